@@ -677,7 +677,8 @@ enum hf_event_type {
     HF_FAILED,      /* a request ended without; the request is gone */
     HF_AT_RISK,     /* not renewed, and only a third of the lease is left */
     HF_GONE,        /* the lock is lost; hf_release() it */
-    HF_CHANGED,     /* hf_observer_next() has something */
+    HF_CHANGED,     /* hf_observer_next() has something, or the service does
+                     * not answer (error), or does again */
     HF_ANSWERED     /* a request that gets no lock is over, and gone;
                      * error.status says how */
 };
@@ -692,7 +693,8 @@ struct hf_event {
                           * handle */
     hf_lock *lock;       /* HF_GRANTED, HF_AT_RISK, HF_GONE */
     void *user;
-    struct hf_error error; /* HF_FAILED, HF_ANSWERED */
+    struct hf_error error; /* HF_FAILED, HF_ANSWERED; HF_CHANGED: HF_OK, or why
+                            * the service gave no answer when last asked */
     hf_observer *observer; /* HF_CHANGED */
 };
 
@@ -730,7 +732,8 @@ enum { HF_PREFIX = 1 << 0 }; /* the key is a prefix; "" is every key */
  * mode, number of holders or mark.  Changes may be merged, and the last one is
  * always told; fences never go back.  That of a free key is the greatest that
  * was seen: where the service forgets it, later grants may have come and gone
- * unseen.  It goes on when the service cannot be reached for a while.  HF_CHANGED says when to call hf_observer_next(); its
+ * unseen.  It goes on when the service cannot be reached for a while.  HF_CHANGED
+ * says when to call hf_observer_next(), and whether the service answers; its
  * `user` is this one.  Any number of observers of one key cost the service no
  * more than one. */
 HF_CHECK hf_status hf_observe_start(hf_client *client, const char *key,

@@ -4,10 +4,17 @@
  *
  * The service pushes changes where it can (hf_observe_start()).  What it does not
  * push is how often a lock was renewed, so a listing refreshes what is left of
- * the leases, twice in a lease of the service's default length, or once while no
- * lock has a lease, and finds what an observation may have missed.  Leases that
- * are shorter are refreshed one by one, WATCH_SHORT of them in a second at most.
- * A service that cannot be reached costs its own thread only, which tries again.
+ * the leases, twice in a lease of the service's default length, and finds what an
+ * observation may have missed.  While no lock has a lease it comes three times in
+ * two leases: then nothing but the listing finds out that a service has fallen
+ * silent, and with what a service needs to go on telling there are at most two
+ * requests a lease.  The library asks for nothing beside these listings.  Leases
+ * that are shorter are refreshed one by one, WATCH_SHORT of them in a second at
+ * most.
+ *
+ * Whether a service answers is told by the observer as well, which asks as soon as a
+ * connection breaks.  A service that cannot be reached costs its own thread only,
+ * which tries again.
  */
 #include "serve.h"
 
@@ -31,6 +38,7 @@ struct watch {
     _Atomic(hf_client *) client;
     int service;
     unsigned mark;
+    int64_t listed; /* when it was listed last; 0: it has to be, now */
     bool started;
 };
 
@@ -94,6 +102,7 @@ static void watch_list(struct watch *w, hf_client *client)
     watch_told(w, st ? &err : NULL, NULL, watch_us() - begin);
     if (!st)
         serve_table_sweep(w->service, w->mark);
+    w->listed = serve_now();
 }
 
 static void watch_sleep(int fd, int64_t ms)
@@ -104,15 +113,22 @@ static void watch_sleep(int fd, int64_t ms)
     poll(fds, fd < 0 ? 1 : 2, ms > 60000 ? 60000 : ms < 0 ? 0 : (int)ms);
 }
 
-static void watch_drain(const struct watch *w, hf_client *client,
+/* What has changed, and whether the service answers: if it does again, a listing
+ * shows what there is now. */
+static void watch_drain(struct watch *w, hf_client *client,
                         hf_observer *observer)
 {
     struct hf_event event = HF_EVENT_INIT;
     struct hf_change change = HF_CHANGE_INIT;
 
-    while (hf_next_event(client, &event))
+    while (hf_next_event(client, &event)) {
+        if (event.type == HF_CHANGED && event.error.status)
+            watch_told(w, &event.error, NULL, 0);
+        else if (!serve_table.services[w->service].up)
+            w->listed = 0;
         while (observer && hf_observer_next(observer, &change))
             serve_table_change(w->service, change.key, &change.info, 0);
+    }
 }
 
 /* Look at locks whose leases are too short for the listings. */
@@ -141,7 +157,7 @@ static bool watch_leases(const struct watch *w)
 }
 
 /* When to list again: leases that are held are refreshed sooner. */
-static int64_t watch_due(const struct watch *w, int64_t listed, int64_t every)
+static int64_t watch_due(const struct watch *w, int64_t every)
 {
     const struct serve_service *service = &serve_table.services[w->service];
     bool leases, up;
@@ -150,9 +166,11 @@ static int64_t watch_due(const struct watch *w, int64_t listed, int64_t every)
     leases = service->leases > 0;
     up = service->up;
     pthread_mutex_unlock(&serve_table.mu);
+    if (!w->listed)
+        return 0;
     if (!up && every > WATCH_RETRY_MS)
-        return listed + WATCH_RETRY_MS;
-    return listed + (leases || every < 2000 ? every : 2 * every);
+        return w->listed + WATCH_RETRY_MS;
+    return w->listed + (leases || every < 2000 ? every : every * 4 / 3);
 }
 
 /* While the client lasts, which is until we end. */
@@ -161,7 +179,7 @@ static void watch_follow(struct watch *w, hf_client *client)
     struct hf_service service = {.size = sizeof(service)};
     hf_observer *observer = NULL;
     struct hf_error err;
-    int64_t listed = 0, looked = 0, every = 15000, wait;
+    int64_t looked = 0, every = 15000, wait;
 
     if (!hf_describe(client, &service, &err)) {
         watch_told(w, NULL, service.endpoint, 0);
@@ -174,16 +192,14 @@ static void watch_follow(struct watch *w, hf_client *client)
     serve_table.services[w->service].lease_ms = service.ttl_ms;
     pthread_mutex_unlock(&serve_table.mu);
     while (!atomic_load(&watch_ends)) {
-        if (!listed || serve_now() >= watch_due(w, listed, every)) {
+        if (serve_now() >= watch_due(w, every))
             watch_list(w, client);
-            listed = serve_now();
-        }
         watch_drain(w, client, observer);
         if (serve_now() - looked >= WATCH_SHORT_MS) {
             watch_short(w, client, every);
             looked = serve_now();
         }
-        wait = watch_due(w, listed, every) - serve_now();
+        wait = watch_due(w, every) - serve_now();
         if (wait > WATCH_SHORT_MS && watch_leases(w))
             wait = WATCH_SHORT_MS;
         watch_sleep(hf_events_fd(client), wait);

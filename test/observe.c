@@ -32,8 +32,8 @@ static void start(void)
                  0);
 }
 
-/* Kill all servers at once, and start them again. */
-static void restart(void)
+/* Kill all servers at once. */
+static void kill_all(void)
 {
     if (getenv("HF_TEST_MEMBERS"))
         CHECK_EQ(system("cd $HF_TEST_MEMBERS && kill -KILL $(cat */pid)"), 0);
@@ -41,9 +41,23 @@ static void restart(void)
         CHECK_EQ(system("cd $HF_ZK_DIR && kill -KILL $(cat 1/pid)"), 0);
     else
         CHECK_EQ(system("cd $HF_TEST_DIR && for i in *.pid; do "
-                        "kill -KILL $(cat $i); touch ${i%.pid}.again; done"),
+                        "kill -KILL $(cat $i); done"),
+                 0);
+}
+
+static void start_again(void)
+{
+    if (!getenv("HF_TEST_MEMBERS") && !getenv("HF_ZK_DIR"))
+        CHECK_EQ(system("cd $HF_TEST_DIR && for i in *.pid; do "
+                        "touch ${i%.pid}.again; done"),
                  0);
     start();
+}
+
+static void restart(void)
+{
+    kill_all();
+    start_again();
 }
 
 static bool is_open(hf_client **ret)
@@ -171,6 +185,39 @@ TEST_TIMEOUT(who_shares_is_told_through_a_restart, 200)
 TEST_TIMEOUT(who_has_a_permit_is_told_through_a_restart, 200)
 {
     observe_through_a_restart("permits", "per", 0, 3);
+}
+
+/* Has an event told that the service answers, or that it does not? */
+static bool answers(hf_client *client, bool yes)
+{
+    struct hf_event event = HF_EVENT_INIT;
+
+    while (hf_next_event(client, &event))
+        if (event.type == HF_CHANGED && !event.error.status == yes)
+            return true;
+    return false;
+}
+
+/* The end of a service breaks the connection that would tell of changes. */
+TEST_TIMEOUT(that_the_service_is_gone_is_told, 200)
+{
+    hf_client *client = client_new();
+    struct observed all;
+    hf_lock *lk;
+
+    observe(&all, client, "gone", HF_PREFIX);
+    lk = take(client, "gone", 0, 0);
+    t_poll_until(says(&all, "gone", lk), 20000);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(says(&all, "gone", NULL), 20000);
+    while (answers(client, true))
+        continue;
+    kill_all();
+    t_poll_until(answers(client, false), 20000);
+    start_again();
+    t_poll_until(answers(client, true), 60000);
+    hf_observe_stop(all.observer);
+    hf_close(client);
 }
 
 /* Whoever is told nothing any more hears of what comes after it again. */

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 struct top_opts {
@@ -97,11 +98,25 @@ static volatile sig_atomic_t top_signal;
 
 /* ---- listing ------------------------------------------------------------ */
 
+/* Listings take one part in so many of a core at most, unless -i says how often
+ * they come. */
+#define TOP_PARTS 70
+
 struct top_listing {
     hf_client *client;
     hf_request *request; /* NULL: none is under way */
     int64_t next_at, began;
+    int64_t used; /* processor time, when it began */
 };
+
+/* Processor time of all threads so far, in ms. */
+static int64_t top_used(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
 
 static void top_list_start(struct top *top, struct top_listing *list)
 {
@@ -112,6 +127,7 @@ static void top_list_start(struct top *top, struct top_listing *list)
         return;
     list->began = cli_now();
     list->next_at = list->began + top->interval;
+    list->used = top_used();
     if (hf_list_start(list->client, top->prefix, NULL, &list->request, &err)) {
         list->request = NULL;
         top_tell(top, err.text);
@@ -139,6 +155,7 @@ static void top_listed(struct top *top, struct top_listing *list,
     struct hf_change change = HF_CHANGE_INIT;
     struct hf_service svc = {.size = sizeof(svc)};
     struct top_table fresh = {0};
+    int64_t next;
 
     list->request = NULL;
     if (event->error.status) {
@@ -152,6 +169,9 @@ static void top_listed(struct top *top, struct top_listing *list,
     top->table = fresh;
     table_arrange(&top->table);
     top_follow(top);
+    next = list->began + TOP_PARTS * (top_used() - list->used);
+    if (top->paced && next > list->next_at)
+        list->next_at = next;
     if (top->view == VIEW_DETAILS)
         job_start(JOB_LOOK, top->chosen, 0);
     top->message[0] = '\0';
@@ -440,6 +460,7 @@ static int top_parse(int argc, char **argv, struct top_opts *o, struct top *top)
         case 'i':
             if (!top_seconds(optarg, &top->interval))
                 return top_wrong("--interval takes 0.1 to 3600 seconds");
+            top->paced = false;
             break;
         case 'j':
             o->json = true;
@@ -482,7 +503,7 @@ int main(int argc, char **argv)
 {
     struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
     struct top_opts o = {.url = getenv("HOLDFAST_URL")};
-    struct top top = {.prefix = "", .interval = 1000};
+    struct top top = {.prefix = "", .interval = 1000, .paced = true};
     struct hf_error err;
     hf_client *client;
     int code = top_parse(argc, argv, &o, &top);

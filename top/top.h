@@ -88,6 +88,7 @@ struct top {
     char ask_who[HF_NOTE_MAX + 1];
     char message[512];
     int64_t interval;
+    bool paced; /* nobody has said how often to list */
 };
 
 /* main.c */

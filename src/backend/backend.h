@@ -326,7 +326,8 @@ struct hfi_backend {
                       void *arg, int64_t deadline, struct hf_error *);
 
     /* Optional: inspect() of several keys in fewer requests than keys.  Calls
-     * the function for each, in any order, whether it is held or not. */
+     * the function for each, in any order, whether it is held or not; but not
+     * for a key of which the service could tell nothing now. */
     hf_status (*inspect_several)(struct hfi_conn *, const char *const *keys,
                                  int n, hf_list_fn *, void *arg,
                                  int64_t deadline, struct hf_error *);
@@ -352,7 +353,8 @@ struct hfi_backend {
      * may be called for nothing.  An inspect() after this has returned HF_OK
      * misses nothing.  It lasts until unobserve(), through reconnects and
      * restarts of the service: then hfi_changed() with NULL says that events
-     * may have been missed.  After any other status the core tries again, and
+     * may have been missed; and when a connection breaks that tells, so that
+     * the core finds out at once whether the service is there.  After any other status the core tries again, and
      * polls meanwhile; HF_UNSUPPORTED is final for this observation.
      * unobserve() never fails, is called once after HF_OK, and no upcall for
      * the observation is under way once it has returned.  What it asks of the

@@ -484,8 +484,6 @@ hf_status hfi_holders(struct hf_client *, const char *key, hf_holders_fn *,
                       void *arg, struct hf_error *);
 hf_status hfi_waiters(struct hf_client *, const char *key, hf_waiters_fn *,
                       void *arg, struct hf_error *);
-hf_status hfi_list(struct hf_client *, const char *prefix, hf_list_fn *,
-                   void *arg, struct hf_error *);
 hf_status hfi_check(struct hf_client *, const char *key, uint64_t fence,
                     struct hf_error *);
 
@@ -628,6 +626,14 @@ void hfi_observed_wake(struct hf_client *, struct hfi_observed *);
 void hfi_observed_due(struct hf_client *, struct hfi_observed *);
 void hfi_observed_step(struct hf_client *, struct hfi_observed *);
 void hfi_observed_free(struct hf_client *, struct hfi_observed *);
+bool hfi_observed_list(struct hf_client *, const char *prefix,
+                       struct hfi_listing *);
+
+/* listed.c: listings, and those of a prefix that is observed */
+hf_status hfi_list(struct hf_client *, const char *prefix, hf_list_fn *,
+                   void *arg, struct hf_error *);
+hf_status hfi_listed(struct hf_client *, struct hfi_observed *,
+                     struct hfi_listing *, struct hf_error *);
 
 /* seen.c: what is known of the keys */
 struct hfi_seen *hfi_seen_get(struct hfi_observed *, const char *key);

@@ -90,13 +90,16 @@ static void notice_take_lock(struct hf_client *c, struct hf_lock *lk,
         hfi_notice_drop(c, &lk->notice);
 }
 
-/* Told again as long as the caller leaves something of it: observer.c. */
+/* Told again as long as the caller leaves something of it: observer.c.  One whose
+ * client was closed is told of nothing. */
 static void notice_take_observer(struct hf_client *c, struct hf_observer *ob,
                                  struct hf_event *ret)
 {
     ret->type = HF_CHANGED;
     ret->observer = ob;
     ret->user = ob->user;
+    if (ob->observed->why.status)
+        ret->error = ob->observed->why;
     hfi_notice_drop(c, &ob->notice);
 }
 

@@ -60,23 +60,6 @@ hf_status hfi_waiters(struct hf_client *c, const char *key, hf_waiters_fn *fn,
                           err);
 }
 
-hf_status hfi_list(struct hf_client *c, const char *prefix, hf_list_fn *fn,
-                   void *arg, struct hf_error *err)
-{
-    hf_status st = hfi_connect_await(c, err);
-
-    if (st)
-        return st;
-    if (!c->be->list)
-        return hfi_fail(err, HF_UNSUPPORTED, "%s: cannot list locks",
-                        c->conn->endpoint);
-    /* No key is that long, and no backend has room for it. */
-    if (strlen(prefix) > HF_KEY_MAX)
-        return HF_OK;
-    return c->be->list(c->conn, prefix, fn, arg, hfi_now() + c->timeout_ms,
-                       err);
-}
-
 /* Of several holders, those that are asked about: who has joined by an owner id
  * has the fence of whom it joined. */
 struct look_which {

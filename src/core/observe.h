@@ -41,6 +41,7 @@ struct hfi_seen {
     int64_t at;       /* when `info` was read */
     int64_t pause_ms; /* before the next look, where a lease seems over */
     bool known;       /* `info` has been read */
+    bool asked;       /* it was asked for, and there is no answer yet */
     char key[];
 };
 
@@ -52,19 +53,34 @@ struct hfi_observed {
     struct hfi_link observers;   /* of struct hf_observer */
     struct hfi_map keys;         /* of struct hfi_seen */
     struct hfi_link changes, dirty;
-    uint64_t change;    /* changes so far */
-    uint64_t round;     /* whole looks that have begun */
-    uint64_t clearance; /* see observed_clear() */
-    size_t clear_at;    /* keys that are known by then */
-    int64_t began;      /* the last look */
-    int64_t lapses;     /* by then a lease that was seen is over */
-    int failures;       /* looks in a row without an answer */
-    bool armed;         /* observe() said HF_OK: unobserve() is due */
-    bool polled;        /* observe() said HF_UNSUPPORTED */
-    bool busy;          /* a worker is at it */
-    bool all;           /* all of it is to be looked at */
+    uint64_t change;     /* changes so far */
+    uint64_t round;      /* whole looks that have begun */
+    uint64_t clearance;  /* see observed_clear() */
+    size_t clear_at;     /* keys that are known by then */
+    int64_t began;       /* the last look */
+    int64_t lapses;      /* by then a lease that was seen is over */
+    int failures;        /* looks in a row without an answer */
+    int idle;            /* looks in a row that had nothing to tell */
+    struct hf_error why; /* why there was no answer to the last question */
+    bool armed;          /* observe() said HF_OK: unobserve() is due */
+    bool polled;         /* observe() said HF_UNSUPPORTED */
+    bool busy;           /* a worker is at it */
+    bool all;            /* all of it is to be looked at */
     bool early;    /* the last word of the service may have come too early */
     int64_t own[]; /* base.own, then the name */
+};
+
+/* A listing of a prefix that is observed; see listed.c. */
+struct hfi_listing {
+    struct hf_client *client;
+    struct hfi_observed *observed;
+    hf_list_fn *fn; /* of the caller who lists; NULL: a worker */
+    void *arg;
+    int64_t deadline; /* of that caller */
+    struct hf_error *err;
+    hf_status st;
+    bool whole;   /* nothing was left out so far */
+    bool stopped; /* the caller wants no more */
 };
 
 struct hf_observer {

@@ -16,6 +16,13 @@
  *     before the change (HFI_TRAIT_EARLY);
  *   - when a lease that was seen must be over: nobody may say so;
  *   - at times, behind all this; and often where the service cannot tell.
+ * Whoever lists the prefix meanwhile takes one for the observation (listed.c).
+ *
+ * Renewals and waiters are words of the service, too, and nothing to tell: where
+ * there are many locks they come all the time.  So looks at a prefix that have
+ * nothing to tell are farther and farther apart, up to IDLE_GAP_MS, and each has
+ * more to look at; one that has something to tell is followed by the next as soon
+ * as ever.
  *
  * INVARIANTS
  *  (1) One worker at a time is at an observation: `busy`.  What is said
@@ -41,6 +48,14 @@
 /* Two looks at the same are that far apart, at least; a listing costs more. */
 #define GAP_MS      2
 #define LIST_GAP_MS 20
+
+/* So many looks in a row may have nothing to tell, since the word of a service may
+ * come before what it announces; then the gap doubles with each, up to this.  Looks
+ * that are farther apart than IDLE_ROW_MS are in no row. */
+#define IDLE_LOOKS  4
+#define IDLE_MAX    16
+#define IDLE_GAP_MS 64
+#define IDLE_ROW_MS 250
 
 /* Where the service tells, ask as seldom as this all the same.  A listing is one
  * request or many, and leases that were seen bring others (`lapses`); it is
@@ -178,9 +193,13 @@ static int64_t observed_gap(const struct hf_client *c,
                             const struct hfi_observed *o)
 {
     int64_t gap = o->base.prefix && o->all ? LIST_GAP_MS : GAP_MS;
+    int i;
 
     if (c->be->observe_gap_ms)
         gap = gap / GAP_MS * c->be->observe_gap_ms + (int64_t)c->observed.len;
+    for (i = IDLE_LOOKS; o->base.prefix && i < o->idle && gap < IDLE_GAP_MS;
+         i++)
+        gap *= 2;
     return o->began + gap;
 }
 
@@ -255,9 +274,8 @@ static void observed_again(struct hf_client *c, struct hfi_observed *o, bool ok)
 /* Have the service tell, if it can.  When it begins to, that wants a *whole
  * look.  False: it does not tell any more, or not all. */
 static bool observed_arm(struct hf_client *c, struct hfi_observed *o,
-                         bool *whole)
+                         int64_t deadline, bool *whole)
 {
-    int64_t deadline = hfi_now() + c->timeout_ms;
     bool again = o->armed;
     hf_status st;
 
@@ -275,6 +293,26 @@ static bool observed_arm(struct hf_client *c, struct hfi_observed *o,
     return true;
 }
 
+/* The service has answered, or not: observers are told when that is another than
+ * before.  Those who wait for their first look know nothing yet. */
+static bool observed_heard(struct hf_client *c, struct hfi_observed *o,
+                           hf_status st, const struct hf_error *err)
+{
+    bool news = (st == HF_OK) != (o->why.status == HF_OK);
+    struct hf_observer *ob;
+    struct hfi_link *at;
+
+    if (st)
+        o->why = *err;
+    o->why.status = st;
+    for (at = o->observers.next; news && at != &o->observers; at = at->next) {
+        ob = hfi_container(at, struct hf_observer, link);
+        if (!ob->from)
+            hfi_notify(c, &ob->notice, HF_CHANGED);
+    }
+    return st == HF_OK;
+}
+
 /* Look at one key.  The mutex is let go meanwhile. */
 static bool observed_inspect(struct hf_client *c, struct hfi_observed *o,
                              struct hfi_seen *seen)
@@ -284,55 +322,14 @@ static bool observed_inspect(struct hf_client *c, struct hfi_observed *o,
                            .since_ms = -1,
                            .waiters = -1,
                            .slot = -1};
+    struct hf_error err = {0};
     hf_status st;
 
     pthread_mutex_unlock(&c->mu);
     st = c->be->inspect(c->conn, seen->key, &info, hfi_now() + c->timeout_ms,
-                        NULL);
+                        &err);
     pthread_mutex_lock(&c->mu);
-    return !st && hfi_seen_read(c, o, seen, &info);
-}
-
-/* A listing, as it goes on. */
-struct observed_listing {
-    struct hf_client *client;
-    struct hfi_observed *observed;
-    bool whole; /* nothing was left out so far */
-};
-
-static bool observed_listed(void *arg, const char *key,
-                            const struct hf_info *info)
-{
-    struct observed_listing *l = arg;
-    struct hfi_observed *o = l->observed;
-    struct hfi_seen *seen;
-    bool stopping;
-
-    pthread_mutex_lock(&l->client->mu);
-    seen = hfi_seen_get(o, key);
-    if (!seen || !hfi_seen_read(l->client, o, seen, info))
-        l->whole = false;
-    if (seen)
-        seen->round = o->round;
-    stopping = l->client->stopping || hfi_link_alone(&o->observers);
-    pthread_mutex_unlock(&l->client->mu);
-    l->whole = l->whole && !stopping;
-    return !stopping;
-}
-
-static bool observed_list(struct hf_client *c, struct hfi_observed *o)
-{
-    struct observed_listing l = {c, o, true};
-    hf_status st;
-
-    pthread_mutex_unlock(&c->mu);
-    st = c->be->list(c->conn, o->base.key, observed_listed, &l,
-                     hfi_now() + c->timeout_ms, NULL);
-    pthread_mutex_lock(&c->mu);
-    if (st || !l.whole)
-        return false;
-    hfi_seen_missing(c, o);
-    return true;
+    return observed_heard(c, o, st, &err) && hfi_seen_read(c, o, seen, &info);
 }
 
 /* Those who waited for this look know the present state now. */
@@ -352,62 +349,77 @@ static void observed_begin_observers(struct hf_client *c,
     }
 }
 
-/* Look at all of it.  observed.c (1) */
-static bool observed_look(struct hf_client *c, struct hfi_observed *o)
+/* Look at all of it, for whomever.  observed.c (1) */
+static bool observed_look(struct hf_client *c, struct hfi_observed *o,
+                          struct hfi_listing *l)
 {
     uint64_t round = ++o->round;
+    struct hf_error err = {0};
+    hf_status st;
     bool ok;
 
     o->lapses = HFI_NEVER;
-    ok = o->base.prefix ? observed_list(c, o)
-                        : observed_inspect(c, o, hfi_seen_get(o, o->base.key));
+    if (o->base.prefix) {
+        st = hfi_listed(c, o, l, &err);
+        ok = observed_heard(c, o, st, &err) && l->whole;
+    } else {
+        ok = observed_inspect(c, o, hfi_seen_get(o, o->base.key));
+    }
     if (ok)
         observed_begin_observers(c, o, round);
     else
         o->all = true;
-    return ok;
+    return ok || l->stopped;
 }
 
 /* One of the keys that were asked for together. */
 static bool observed_answer(void *arg, const char *key,
                             const struct hf_info *info)
 {
-    struct observed_listing *l = arg;
+    struct hfi_listing *l = arg;
     struct hfi_seen *seen;
 
     pthread_mutex_lock(&l->client->mu);
     seen = hfi_seen_get(l->observed, key);
-    l->whole = hfi_seen_read(l->client, l->observed, seen, info) && l->whole;
+    if (hfi_seen_read(l->client, l->observed, seen, info))
+        seen->asked = false;
     pthread_mutex_unlock(&l->client->mu);
     return true;
 }
 
 /* Look at keys that the service named, together: renewals of many locks are
- * told one by one, and a request for each would cost more than the renewals. */
+ * told one by one, and a request for each would cost more than the renewals.
+ * Those without an answer stay. */
 static bool observed_inspect_several(struct hf_client *c,
                                      struct hfi_observed *o)
 {
-    struct observed_listing l = {c, o, true};
+    struct hfi_listing l = {.client = c, .observed = o};
     struct hfi_seen *some[DIRTY_SEVERAL];
     const char *keys[DIRTY_SEVERAL];
+    struct hf_error err = {0};
     hf_status st;
+    bool ok;
     int i, n;
 
     for (n = 0; n < DIRTY_SEVERAL && !hfi_link_alone(&o->dirty); n++) {
         some[n] = hfi_container(o->dirty.next, struct hfi_seen, dirty);
+        some[n]->asked = true;
         keys[n] = some[n]->key;
         hfi_link_remove(&some[n]->dirty);
     }
     pthread_mutex_unlock(&c->mu);
     st = c->be->inspect_several(c->conn, keys, n, observed_answer, &l,
-                                hfi_now() + c->timeout_ms, NULL);
+                                hfi_now() + c->timeout_ms, &err);
     pthread_mutex_lock(&c->mu);
-    if (!st && l.whole)
-        return true;
-    for (i = 0; i < n; i++)
+    ok = observed_heard(c, o, st, &err);
+    for (i = 0; i < n; i++) {
+        if (!some[i]->asked)
+            continue;
+        ok = false;
         if (hfi_link_alone(&some[i]->dirty))
             hfi_link_append(&o->dirty, &some[i]->dirty);
-    return false;
+    }
+    return ok;
 }
 
 /* Look at the keys that the service named. */
@@ -429,23 +441,63 @@ static bool observed_look_at_dirty(struct hf_client *c, struct hfi_observed *o)
     return ok;
 }
 
-/* Do what is due for an observation of client->observing. */
-void hfi_observed_step(struct hf_client *c, struct hfi_observed *o)
+/* A worker, or whoever lists it all, does what is due. */
+static void observed_step(struct hf_client *c, struct hfi_observed *o,
+                          struct hfi_listing *l)
 {
-    bool ok, told, whole = o->all;
+    int64_t deadline = l->fn ? l->deadline : hfi_now() + c->timeout_ms;
+    bool ok, told, whole = o->all || l->fn;
+    uint64_t before = o->change;
 
     hfi_link_remove(&o->ready);
-    if (hfi_link_alone(&o->observers)) {
-        hfi_observed_free(c, o);
-        return;
-    }
+    hfi_heap_remove(&c->timers, &o->timer);
     o->busy = true;
     o->all = false; /* observed.c (1) */
-    told = observed_arm(c, o, &whole);
+    told = observed_arm(c, o, deadline, &whole);
+    if (hfi_now() - o->began > IDLE_ROW_MS)
+        o->idle = 0;
     o->began = hfi_now();
-    ok = whole ? observed_look(c, o) : observed_look_at_dirty(c, o);
+    ok = whole ? observed_look(c, o, l) : observed_look_at_dirty(c, o);
     o->all = o->all || !told;
+    if (o->change != before)
+        o->idle = 0;
+    else if (o->idle < IDLE_MAX)
+        o->idle++;
     hfi_seen_clear(o);
     o->busy = false;
     observed_again(c, o, ok && told);
+}
+
+/* Do what is due for an observation of client->observing. */
+void hfi_observed_step(struct hf_client *c, struct hfi_observed *o)
+{
+    struct hfi_listing l = {.client = c, .observed = o};
+
+    if (!hfi_link_alone(&o->observers)) {
+        observed_step(c, o, &l);
+        return;
+    }
+    hfi_link_remove(&o->ready);
+    hfi_observed_free(c, o);
+}
+
+/* The caller lists the prefix: a look, if it is observed and nobody is at it.  What
+ * is amiss is left to the workers.  False: the caller has to ask by itself. */
+bool hfi_observed_list(struct hf_client *c, const char *prefix,
+                       struct hfi_listing *l)
+{
+    struct hfi_observed *o;
+
+    pthread_mutex_lock(&c->mu);
+    o = observed_find(c, prefix, true);
+    if (o && (o->busy || o->all || o->failures || !o->round ||
+              hfi_link_alone(&o->observers)))
+        o = NULL;
+    if (o) {
+        l->client = c;
+        l->observed = o;
+        observed_step(c, o, l);
+    }
+    pthread_mutex_unlock(&c->mu);
+    return o != NULL;
 }

@@ -125,6 +125,43 @@ TEST(an_observer_outlives_a_restart)
     rt_end(&s);
 }
 
+/* Has an event told that the server answers, or that it does not? */
+static bool answers(hf_client *client, bool yes)
+{
+    struct hf_event event = HF_EVENT_INIT;
+
+    while (hf_next_event(client, &event))
+        if (event.type == HF_CHANGED && !event.error.status == yes)
+            return true;
+    return false;
+}
+
+/* Nothing is asked for: the connections that would tell have ended. */
+TEST(that_the_server_is_gone_is_told)
+{
+    struct rt_server s = {0};
+    struct watcher all;
+    hf_client *client;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    watcher_start(&all, client, "", HF_PREFIX);
+    lk = rt_lock(client, "k", 10000, 60000, 0);
+    t_poll_until(sees(&all, true), 10000);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(sees(&all, false), 10000);
+    while (answers(client, true))
+        continue;
+    rt_crash(&s);
+    t_poll_until(answers(client, false), 10000);
+    rt_again(&s);
+    t_poll_until(answers(client, true), 20000);
+    hf_observe_stop(all.observer);
+    hf_close(client);
+    rt_end(&s);
+}
+
 /* The server takes no prefixes that overlap. */
 TEST(prefixes_may_contain_each_other)
 {

@@ -11,7 +11,11 @@ static atomic_int ob_at_once, ob_most; /* looks at a time */
 static atomic_int ob_refused;          /* so many observe() fail */
 static atomic_bool ob_silent;          /* no look has an answer */
 static atomic_bool ob_old;             /* looks show what was at first */
+static atomic_bool ob_unsaid;          /* nothing is told */
+static atomic_bool ob_dead;            /* no listing has an answer */
 static struct hf_info ob_first;
+static struct hfi_conn *ob_conn; /* of the last observation */
+static struct hfi_observation *ob_last;
 
 static hf_status ob_observe(struct hfi_conn *conn, struct hfi_observation *obs,
                             int64_t deadline, struct hf_error *err)
@@ -21,13 +25,18 @@ static hf_status ob_observe(struct hfi_conn *conn, struct hfi_observation *obs,
         return hfi_fail(err, HF_UNAVAILABLE, "far: not now");
     }
     atomic_fetch_add(&ob_observed, 1);
+    ob_conn = conn;
+    ob_last = obs;
+    if (atomic_load(&ob_unsaid))
+        return HF_OK;
     return hfi_backend_mem.observe(near_of(conn), obs, deadline, err);
 }
 
 static void ob_unobserve(struct hfi_conn *conn, struct hfi_observation *obs)
 {
     atomic_fetch_add(&ob_unobserved, 1);
-    hfi_backend_mem.unobserve(near_of(conn), obs);
+    if (!atomic_load(&ob_unsaid))
+        hfi_backend_mem.unobserve(near_of(conn), obs);
 }
 
 static hf_status ob_inspect(struct hfi_conn *conn, const char *key,
@@ -57,6 +66,8 @@ static hf_status ob_list(struct hfi_conn *conn, const char *prefix,
                          struct hf_error *err)
 {
     atomic_fetch_add(&ob_listings, 1);
+    if (atomic_load(&ob_dead))
+        return hfi_fail(err, HF_UNAVAILABLE, "far: nobody is there");
     return hfi_backend_mem.list(near_of(conn), prefix, fn, arg, deadline, err);
 }
 
@@ -326,6 +337,137 @@ TEST(a_listing_of_many_keys_is_rarer)
     CHECK_GE(due, now + N * 10);
     CHECK_LE(due, now + 60000 + N * 10);
     for (int i = 0; i < N; i++)
+        CHECK_OK(hf_release(locks[i], &t_err));
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+struct ob_count {
+    int n, most;
+};
+
+static bool ob_counts(void *arg, const char *key, const struct hf_info *info)
+{
+    struct ob_count *count = arg;
+
+    (void)key;
+    CHECK(info->held);
+    return ++count->n < count->most;
+}
+
+static bool ob_looked(hf_observer *observer)
+{
+    size_t known;
+
+    return atomic_load(&ob_listings) && ob_idle(observer, &known);
+}
+
+/* Who lists what is observed asks for both. */
+TEST(a_listing_of_an_observed_prefix_is_its_look)
+{
+    struct hf_change last = HF_CHANGE_INIT;
+    struct ob_count count = {0, 100};
+    hf_client *client = ob_client();
+    hf_observer *observer;
+    hf_lock *locks[2];
+    int listings;
+
+    atomic_store(&ob_unsaid, true);
+    observer = ob_start(client, "p/", HF_PREFIX);
+    t_poll_until(ob_looked(observer), 20000);
+    locks[0] = far_lock(client, "p/1", 60000);
+    CHECK(!hf_observer_next(observer, &last));
+    listings = atomic_load(&ob_listings);
+    CHECK_OK(hf_list(client, "p/", ob_counts, &count, &t_err));
+    CHECK_EQ(count.n, 1);
+    CHECK(hf_observer_next(observer, &last));
+    CHECK(last.info.held && !strcmp(last.key, "p/1"));
+    CHECK_OK(hf_release(locks[0], &t_err));
+    CHECK_OK(hf_list(client, "p/", ob_counts, &count, &t_err));
+    CHECK(hf_observer_next(observer, &last));
+    CHECK(!last.info.held);
+    CHECK_EQ(atomic_load(&ob_listings), listings + 2);
+    locks[0] = far_lock(client, "p/1", 60000);
+    locks[1] = far_lock(client, "p/2", 60000);
+    count = (struct ob_count){0, 1};
+    CHECK_OK(hf_list(client, "p/", ob_counts, &count, &t_err));
+    CHECK_EQ(count.n, 1); /* The rest is looked at by a worker. */
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    CHECK_OK(hf_release(locks[0], &t_err));
+    CHECK_OK(hf_release(locks[1], &t_err));
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+/* Has an event told that the service answers, or that it does not? */
+static bool ob_answers(hf_client *client, hf_observer *observer, hf_status st)
+{
+    struct hf_event event = HF_EVENT_INIT;
+    struct hf_change change = HF_CHANGE_INIT;
+
+    while (hf_next_event(client, &event)) {
+        CHECK(event.type == HF_CHANGED && event.observer == observer);
+        CHECK(!hf_observer_next(observer, &change));
+        if (event.error.status == st)
+            return true;
+    }
+    return false;
+}
+
+TEST(an_observer_is_told_whether_the_service_answers)
+{
+    hf_client *client = ob_client();
+    hf_observer *observer = ob_start(client, "p/", HF_PREFIX);
+    struct hf_event event = HF_EVENT_INIT;
+
+    t_poll_until(ob_looked(observer), 20000);
+    for (int i = 0; i < 3; i++) {
+        CHECK(!hf_next_event(client, &event));
+        atomic_store(&ob_dead, true);
+        hfi_changed(ob_conn, ob_last, NULL); /* The connection is gone. */
+        t_poll_until(ob_answers(client, observer, HF_UNAVAILABLE), 20000);
+        t_sleep_ms(100); /* Looks go on, and are no news. */
+        CHECK(!hf_next_event(client, &event));
+        atomic_store(&ob_dead, false);
+        t_poll_until(ob_answers(client, observer, HF_OK), 20000);
+    }
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+/* Renewals of many locks are words without end.  The more of them come to
+ * nothing, the more are looked at together; a change ends that. */
+TEST(words_that_come_to_nothing_are_looked_at_together)
+{
+    enum { N = 50, WORDS = 1000 };
+    hf_client *client = ob_client();
+    hf_observer *observer = ob_start(client, "many/", HF_PREFIX);
+    struct hf_change last = HF_CHANGE_INIT;
+    hf_lock *locks[N];
+    int64_t began;
+    size_t known = 0;
+    char key[32];
+    int looks;
+
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof(key), "many/%d", i);
+        locks[i] = far_lock(client, key, 600000);
+    }
+    t_poll_until(ob_idle(observer, &known) && known == N, 20000);
+    looks = atomic_load(&ob_several);
+    began = t_now_ms();
+    for (int i = 0; i < WORDS; i++) {
+        snprintf(key, sizeof(key), "many/%d", i % N);
+        hfi_changed(ob_conn, ob_last, key);
+        t_sleep_ms(1);
+    }
+    looks = atomic_load(&ob_several) - looks;
+    CHECK_LE(looks, (t_now_ms() - began) / 16 + 20);
+    CHECK_OK(hf_release(locks[0], &t_err));
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    CHECK(!last.info.held);
+    for (int i = 1; i < N; i++)
         CHECK_OK(hf_release(locks[i], &t_err));
     hf_observe_stop(observer);
     far_end(client);

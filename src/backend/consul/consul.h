@@ -625,7 +625,7 @@ void hfi_consul_unobserve(struct hfi_conn *, struct hfi_observation *);
 /* With the mutex held: an answer came; none did, and when to ask again. */
 void hfi_consul_observed(struct consul_conn *, struct consul_watch *,
                          uint64_t index);
-int64_t hfi_consul_observe_failed(struct consul_watch *);
+int64_t hfi_consul_observe_failed(struct consul_conn *, struct consul_watch *);
 
 /* ---- inspect.c ------------------------------------------------------ */
 

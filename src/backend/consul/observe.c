@@ -13,7 +13,9 @@
  *      index is another than that of the answer before, and the first one after
  *      a failure, tells the core to inspect: what happened between two queries
  *      is seen then.
- *  (2) The query goes on, also through failures, until unobserve().
+ *  (2) The query goes on, also through failures, until unobserve().  The first of
+ *      several failures tells the core to inspect, which says whether the service
+ *      is there.
  *  (3) The core is called with the mutex held, and unobserve() takes it.
  */
 #include "consul.h"
@@ -114,10 +116,14 @@ void hfi_consul_observed(struct consul_conn *cc, struct consul_watch *watch,
     own->seen = index;
 }
 
-int64_t hfi_consul_observe_failed(struct consul_watch *watch)
+/* observe.c (2) */
+int64_t hfi_consul_observe_failed(struct consul_conn *cc,
+                                  struct consul_watch *watch)
 {
     struct consul_observation *own = watch->observed;
     unsigned n = own ? own->failures++ : 0;
 
+    if (own && !n)
+        hfi_changed(&cc->base, own->observation, NULL);
     return OBSERVE_AGAIN_MS << (n < OBSERVE_DOUBLED ? n : OBSERVE_DOUBLED);
 }

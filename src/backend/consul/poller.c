@@ -303,7 +303,8 @@ static void poller_done(struct consul_conn *cc, struct consul_watch *watch,
     } else {
         watch->index = 0;
         poller_turn_away(cc);
-        at = now + (watch->names ? hfi_consul_observe_failed(watch) : AGAIN_MS);
+        at = now +
+             (watch->names ? hfi_consul_observe_failed(cc, watch) : AGAIN_MS);
     }
     if (!hfi_link_alone(&watch->link)) /* The last one left meanwhile. */
         hfi_consul_poller_unused(cc, watch);

@@ -406,6 +406,7 @@ void etcd_unobserve(struct hfi_conn *, struct hfi_observation *);
 /* There is a new connection; its watch has begun; the key of that name has
  * changed.  All with watch_mu held. */
 void etcd_observe_again(struct etcd_conn *);
+void etcd_observe_broken(struct etcd_conn *);
 void etcd_observe_begun(struct etcd_conn *, struct hfi_observation *);
 void etcd_observed(struct etcd_conn *, struct hfi_observation *,
                    ProtobufCBinaryData name);

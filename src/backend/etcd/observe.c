@@ -14,7 +14,8 @@
  *      what happened before that is seen then, what happens later is an event.
  *  (2) As long as there is an observation there is a connection or a thread that
  *      tries to have one (connect.c), and each connection has a watch for each
- *      observation.
+ *      observation.  When one breaks the core is told to look, which says
+ *      whether the service is there.
  *  (3) The core is called with watch_mu held, and unobserve() takes it: after
  *      that nothing is told of the observation.
  *  (4) A connection that is silent because its server hangs is found out by the
@@ -88,6 +89,18 @@ void etcd_observe_again(struct etcd_conn *ec)
          at = at->next)
         observe_ask(
             ec, hfi_container(at, struct etcd_observation, link)->observation);
+}
+
+/* observe.c (2) */
+void etcd_observe_broken(struct etcd_conn *ec)
+{
+    struct hfi_link *at;
+
+    for (at = ec->observed.next; at != &ec->observed; at = at->next)
+        hfi_changed(
+            &ec->base,
+            hfi_container(at, struct etcd_observation, link)->observation,
+            NULL);
 }
 
 /* observe.c (1): the caller of observe() inspects by itself. */

@@ -235,6 +235,7 @@ static void watch_break(struct etcd_conn *ec)
         watch_free(ec, hfi_container(node, struct etcd_watch, node));
     hfi_cond_wake(&ec->watch_cond);
     hfi_wake_all(&ec->base);
+    etcd_observe_broken(ec);
     if (!hfi_link_alone(&ec->observed))
         etcd_watch_is_up(ec); /* observe.c (2) */
 }

@@ -25,8 +25,9 @@
  *  (2) A message takes the mark `armed` away; the thread arms the key again and
  *      only then tells the core.
  *  (3) Both connections end together, and what was armed on them counts no more.
- *      When they are there again each key is armed anew, and (1) tells the core
- *      to look at it: what happened meanwhile is found by that look.
+ *      The core is told to look, which says whether the server is there.  When
+ *      they are there again each key is armed anew, and (1) tells the core to
+ *      look at it: what happened meanwhile is found by that look.
  *  (4) The thread never waits for long: not for a server that does not answer,
  *      and for no lock of the core while it waits for one.
  *  (5) The core is told with the mutex held, and unobserve() takes it: no upcall
@@ -271,6 +272,23 @@ static void watch_tell(struct redis_tracker *tr, struct tracker_watch *watch)
     hfi_cond_wake(&tr->armed);
 }
 
+/* The connections broke: what this server told of it does not any more.
+ * tracker.c (3) */
+static void watch_lost(struct redis_tracker *tr, unsigned server)
+{
+    struct tracker_watch *w;
+    unsigned made = tr->links[server].made;
+    int i;
+
+    link_close(&tr->links[server], hfi_now());
+    pthread_mutex_lock(&tr->mu);
+    for (i = 0; i < 2; i++)
+        for (w = i ? tr->below : tr->all; w; w = w->next)
+            if (w->ready && w->armed[server] == made)
+                hfi_changed(tr->conn, w->of, NULL);
+    pthread_mutex_unlock(&tr->mu);
+}
+
 /* A key that this server has and does not tell of: its names. */
 static bool watch_next(struct redis_tracker *tr, unsigned server,
                        struct tracker_names *ret)
@@ -346,7 +364,7 @@ static bool watch_server(struct redis_tracker *tr, unsigned server)
             return false;
         if (link_ask(tr, server, link->reader, names.meta[0] ? 4 : 3, argv,
                      NULL, hfi_now() + TRACKER_CALL_MS)) {
-            link_close(link, hfi_now());
+            watch_lost(tr, server);
             return false;
         }
         watch_armed(tr, server, names.lock);
@@ -454,7 +472,7 @@ static bool hear(struct redis_tracker *tr, unsigned server)
         return true;
     if (reply)
         freeReplyObject(reply);
-    link_close(link, hfi_now());
+    watch_lost(tr, server);
     return false;
 }
 

@@ -18,6 +18,10 @@
  * fences (node-redlock) have tokens that look like ours.  So after a wait in
  * vain the next looks wait for nothing, for a while: a listing of their locks
  * costs one wait and not one for each.
+ *   Looks at many keys, for listings and observers, ask a majority first.  Where all
+ * of it show the same grant with its fence, or none, the others cannot change that:
+ * no other grant has a majority, and what a majority was told, a confirmed fence or a
+ * break, one of these knows.  If they differ on a key the others are asked, too.
  *   A node that has not heard of a downgrade shows the grant as an exclusive
  * one.  It is shared when no majority shows that.
  */
@@ -34,7 +38,8 @@
 #define PENDING_GAP_MS 500
 
 /* {value, ms left, fence, its token, note, owner, since, broken, now, largest
- * exclusive fence, {readers}}. */
+ * exclusive fence, {readers}}; or, without readers, one text: "+WORD" or "-" for each
+ * of the others, with a NUL between. */
 enum {
     LOOK_TOKEN,
     LOOK_LEFT,
@@ -62,22 +67,32 @@ enum {
     READER_PARTS
 };
 
-int redlock_inspect_ask(struct redlock_round *round,
-                        const struct redis_batch *batch, int64_t deadline)
+/* Ask so many of the nodes that were not asked yet; how many of all have
+ * answered.  Nobody waits long for some of them. */
+static int inspect_ask_nodes(struct redlock_round *round,
+                             const struct redis_batch *batch, int most,
+                             int answered, int64_t deadline)
 {
     struct redlock_conn *rl = round->rl;
     int64_t limit = redlock_limit(rl, REDLOCK_LOOK_TTL);
+    bool some = most < rl->n;
     struct redlock_span span;
-    int i, answered = 0;
+    int i, at, from = some ? (int)(atomic_fetch_add(&rl->turn, 1) % rl->n) : 0;
 
     redlock_await_majority(rl, deadline);
     span = redlock_span(rl, REDLOCK_LOOK_TTL, deadline);
-    for (i = 0; i < rl->n; i++)
-        if (redlock_node_is_ready(&rl->nodes[i], limit))
-            redlock_ask(round, i, batch, span.end);
+    for (i = 0; i < rl->n && most > 0; i++) {
+        at = (from + i) % rl->n;
+        if (round->calls[at].asked ||
+            !redlock_node_is_ready(&rl->nodes[at], limit))
+            continue;
+        redlock_ask(round, at, batch, span.end);
+        most -= round->calls[at].asked;
+    }
     span = redlock_span(rl, REDLOCK_LOOK_TTL, deadline);
-    while ((i = redlock_hear(round, answered < rl->majority ? span.late
-                                                            : span.end)) >= 0) {
+    while ((i = redlock_hear(round, answered < rl->majority && !some
+                                        ? span.late
+                                        : span.end)) >= 0) {
         struct redlock_node_call *node_call = &round->calls[i];
         const redisReply *reply = redlock_reply(node_call, 0);
 
@@ -89,12 +104,20 @@ int redlock_inspect_ask(struct redlock_round *round,
     return answered;
 }
 
+int redlock_inspect_ask(struct redlock_round *round,
+                        const struct redis_batch *batch, int64_t deadline)
+{
+    return inspect_ask_nodes(round, batch, round->rl->n, 0, deadline);
+}
+
 /* What a node said of the key that was asked for as the `at`-th, or NULL. */
 static const redisReply *inspect_reply(const struct redlock_round *round,
                                        int at, int node)
 {
     const redisReply *reply = redlock_reply(&round->calls[node], at);
 
+    if (reply && reply->type == REDIS_REPLY_STRING)
+        return reply;
     return reply && reply->type == REDIS_REPLY_ARRAY &&
                    reply->elements == LOOK_PARTS &&
                    reply->element[LOOK_READERS]->type == REDIS_REPLY_ARRAY
@@ -102,10 +125,38 @@ static const redisReply *inspect_reply(const struct redlock_round *round,
                : NULL;
 }
 
+/* NULL: there is no such part. */
+static const char *inspect_part(const redisReply *reply, int part)
+{
+    const char *at = reply->str;
+
+    if (reply->type == REDIS_REPLY_ARRAY) {
+        reply = reply->element[part];
+        return reply->type == REDIS_REPLY_STRING ? reply->str : NULL;
+    }
+    for (; part > 0; part--) {
+        at += strlen(at) + 1;
+        if (at > reply->str + reply->len)
+            return NULL;
+    }
+    return *at == '+' ? at + 1 : NULL;
+}
+
 static const char *inspect_text(const redisReply *reply, int part)
 {
-    reply = reply->element[part];
-    return reply->type == REDIS_REPLY_STRING ? reply->str : "";
+    const char *text = inspect_part(reply, part);
+
+    return text ? text : "";
+}
+
+static int64_t inspect_number(const redisReply *reply, int part)
+{
+    const char *text;
+
+    if (reply->type == REDIS_REPLY_ARRAY)
+        return redlock_item(reply, (size_t)part);
+    text = inspect_part(reply, part);
+    return text ? strtoll(text, NULL, 10) : -1;
 }
 
 /* A grant as one node shows it. */
@@ -121,38 +172,38 @@ struct inspect_grant {
 static size_t inspect_shown(const struct redlock_round *round, int at, int node)
 {
     const redisReply *reply = inspect_reply(round, at, node);
+    const char *token = reply ? inspect_part(reply, LOOK_TOKEN) : NULL;
 
-    if (!reply || reply->element[LOOK_TOKEN]->type != REDIS_REPLY_STRING)
-        return 0;
-    if (!strcmp(reply->element[LOOK_TOKEN]->str, REDLOCK_SHARED))
-        return reply->element[LOOK_READERS]->elements;
-    return 1;
+    if (token && !strcmp(token, REDLOCK_SHARED))
+        return reply->type == REDIS_REPLY_ARRAY
+                   ? reply->element[LOOK_READERS]->elements
+                   : 0;
+    return token ? 1 : 0;
 }
 
 static struct inspect_grant inspect_nth(const struct redlock_round *round,
                                         int at, int node, size_t nth)
 {
     const redisReply *reply = inspect_reply(round, at, node);
-    const redisReply *readers = reply->element[LOOK_READERS];
     struct inspect_grant grant = {.reply = reply};
     const char *token = inspect_text(reply, LOOK_TOKEN);
 
     if (!strcmp(token, REDLOCK_SHARED)) {
-        const redisReply *one = readers->element[nth];
+        const redisReply *one = reply->element[LOOK_READERS]->element[nth];
 
         if (one->type != REDIS_REPLY_ARRAY || one->elements != READER_PARTS)
             return grant;
         grant.reader = one;
         grant.token = inspect_text(one, READER_TOKEN);
-        grant.fence = redlock_item(one, READER_FENCE);
-        grant.left = redlock_item(one, READER_LEFT);
+        grant.fence = inspect_number(one, READER_FENCE);
+        grant.left = inspect_number(one, READER_LEFT);
         return grant;
     }
     grant.token = token;
-    grant.left = redlock_item(reply, LOOK_LEFT);
-    if (redlock_item(reply, LOOK_FENCE) > 0 &&
+    grant.left = inspect_number(reply, LOOK_LEFT);
+    if (inspect_number(reply, LOOK_FENCE) > 0 &&
         !strcmp(inspect_text(reply, LOOK_WHOSE), token))
-        grant.fence = redlock_item(reply, LOOK_FENCE);
+        grant.fence = inspect_number(reply, LOOK_FENCE);
     return grant;
 }
 
@@ -190,13 +241,59 @@ static bool inspect_is_over(const struct redlock_round *round, int at,
         reply = inspect_reply(round, at, i);
         if (!reply)
             continue;
-        if (grant->reader ? redlock_item(reply, LOOK_ALONE) > grant->fence
-                          : redlock_item(reply, LOOK_FENCE) > grant->fence &&
+        if (grant->reader ? inspect_number(reply, LOOK_ALONE) > grant->fence
+                          : inspect_number(reply, LOOK_FENCE) > grant->fence &&
                                 strcmp(inspect_text(reply, LOOK_WHOSE),
                                        grant->token) != 0)
             return true;
     }
     return false;
+}
+
+/* Do all that have answered show the same grant of the key, and its fence; or all
+ * of them none? */
+static bool inspect_agree(const struct redlock_round *round, int at)
+{
+    struct inspect_grant first = {.token = NULL}, grant;
+    int node, known = -1;
+
+    for (node = 0; node < round->rl->n; node++) {
+        if (!round->calls[node].landed)
+            continue;
+        if (!inspect_reply(round, at, node) ||
+            inspect_shown(round, at, node) > 1)
+            return false;
+        grant = (struct inspect_grant){.token = NULL};
+        if (inspect_shown(round, at, node))
+            grant = inspect_nth(round, at, node, 0);
+        if (grant.reader || (grant.token && !grant.fence && round->rl->fenced))
+            return false;
+        if (known < 0)
+            first = grant;
+        else if (!first.token != !grant.token || first.fence != grant.fence ||
+                 (first.token && strcmp(first.token, grant.token) != 0))
+            return false;
+        known = node;
+    }
+    return true;
+}
+
+/* Ask for so many keys: all nodes, or few of them if these agree. */
+static int inspect_ask_few(struct redlock_round *round,
+                           const struct redis_batch *batch, int keys, bool few,
+                           int64_t deadline)
+{
+    struct redlock_conn *rl = round->rl;
+    int at = 0, answered = 0;
+
+    if (few)
+        answered = inspect_ask_nodes(round, batch, rl->majority, 0, deadline);
+    while (few && answered >= rl->majority && at < keys &&
+           inspect_agree(round, at))
+        at++;
+    if (few && at == keys)
+        return answered;
+    return inspect_ask_nodes(round, batch, rl->n, answered, deadline);
 }
 
 /* ---- a fence that is being confirmed ------------------------------------ */
@@ -250,7 +347,7 @@ static void pending_pause(struct redlock_conn *rl, int64_t until)
 /* Ask for so many keys, and again while the fence of one is being confirmed; how
  * many nodes have answered the last time. */
 static int inspect_ask(struct redlock_round *round, struct redlock_conn *rl,
-                       const struct redis_batch *batch, int keys,
+                       const struct redis_batch *batch, int keys, bool few,
                        int64_t deadline)
 {
     int64_t pause;
@@ -258,7 +355,7 @@ static int inspect_ask(struct redlock_round *round, struct redlock_conn *rl,
 
     for (pause = 1;; pause *= 2) {
         redlock_round_init(round, rl);
-        answered = redlock_inspect_ask(round, batch, deadline);
+        answered = inspect_ask_few(round, batch, keys, few, deadline);
         if (!rl->fenced || answered < rl->majority ||
             hfi_left_ms(deadline) <= pause ||
             hfi_left_ms(atomic_load(&rl->pending_at)) ||
@@ -366,12 +463,12 @@ static void inspect_add(const struct inspect_grant *grant, struct hf_info *ret)
     const char *owner =
         inspect_text(reply, grant->reader ? READER_OWNER : LOOK_OWNER);
     int64_t since =
-        (redlock_item(grant->reply, LOOK_NOW) -
-         redlock_item(reply, grant->reader ? READER_SINCE : LOOK_SINCE)) /
+        (inspect_number(grant->reply, LOOK_NOW) -
+         inspect_number(reply, grant->reader ? READER_SINCE : LOOK_SINCE)) /
         1000;
 
-    if (redlock_item(grant->reply, LOOK_BROKEN) == grant->fence ||
-        (grant->reader && redlock_item(reply, READER_BROKEN) == 1))
+    if (inspect_number(grant->reply, LOOK_BROKEN) == grant->fence ||
+        (grant->reader && inspect_number(reply, READER_BROKEN) == 1))
         ret->broken = true;
     if (since > ret->since_ms)
         ret->since_ms = since;
@@ -421,7 +518,7 @@ static uint64_t inspect_newest(const struct redlock_round *round, int at)
 
     for (i = 0; i < round->rl->n; i++) {
         reply = inspect_reply(round, at, i);
-        fence = reply ? redlock_item(reply, LOOK_FENCE) : 0;
+        fence = reply ? inspect_number(reply, LOOK_FENCE) : 0;
         newest = fence > newest ? fence : newest;
     }
     return (uint64_t)newest;
@@ -469,7 +566,7 @@ static hf_status look_at(struct redlock_conn *rl, const char *const *keys,
 
     for (i = 0; i < n; i++)
         redlock_step(rl, &batch, 'I', keys[i], 1, argv);
-    answered = inspect_ask(&round, rl, &batch, n, deadline);
+    answered = inspect_ask(&round, rl, &batch, n, !sure, deadline);
     if (answered < rl->majority)
         st = redlock_too_few(&round, answered, 0, err);
     for (i = 0; !st && i < n; i++)
@@ -492,6 +589,39 @@ hf_status redlock_inspect(struct hfi_conn *conn, const char *key,
 {
     return look_at((struct redlock_conn *)conn, &key, 1, true, ret, deadline,
                    err);
+}
+
+/* Nothing is told of a key of which nothing is known. */
+hf_status redlock_inspect_several(struct hfi_conn *conn,
+                                  const char *const *keys, int n,
+                                  hf_list_fn *fn, void *arg, int64_t deadline,
+                                  struct hf_error *err)
+{
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    const char *argv[] = {""};
+    struct redlock_round round;
+    struct redis_batch batch = {0};
+    hf_status st = HF_OK;
+    int i, answered;
+
+    for (i = 0; i < n; i++)
+        redlock_step(rl, &batch, 'I', keys[i], 1, argv);
+    answered = inspect_ask(&round, rl, &batch, n, true, deadline);
+    if (answered < rl->majority)
+        st = redlock_too_few(&round, answered, 0, err);
+    for (i = 0; i < n && !st; i++) {
+        struct hf_info info = {
+            .size = sizeof(info), .left_ms = -1, .since_ms = -1, .slot = -1};
+
+        st = inspect_read(&round, i, answered, true, &info, err);
+        if (!st && !fn(arg, keys[i], &info))
+            break;
+        if (st == HF_UNAVAILABLE)
+            st = HF_OK;
+    }
+    redlock_round_fini(&round);
+    redis_batch_free(&batch);
+    return st;
 }
 
 /* Tell of each; nobody may be left out because a node did not answer. */
@@ -528,7 +658,7 @@ hf_status redlock_holders(struct hfi_conn *conn, const char *key,
     int answered;
 
     redlock_step(rl, &batch, 'I', key, 1, argv);
-    answered = inspect_ask(&round, rl, &batch, 1, deadline);
+    answered = inspect_ask(&round, rl, &batch, 1, false, deadline);
     if (answered < rl->majority)
         st = redlock_too_few(&round, answered, 0, err);
     else

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * list.c - which locks there are: every key that a node has is looked at on all
- * of them, once, and told of if it is held or may be.
+ * list.c - which locks there are: every key that a node of a majority has is looked
+ * at, once, and told of if it is held or may be.
+ *
+ * A majority of the nodes has every such key: of n nodes, s of them silent, a grant
+ * that may have a majority m is on m - s of those that answer, and n - m - s, which is
+ * less, of these were not listed.
  */
 #include "redlock.h"
 
@@ -164,7 +168,7 @@ hf_status redlock_list(struct hfi_conn *conn, const char *prefix,
 
     list_pattern(rl, prefix, pattern, sizeof(pattern));
     redlock_await_majority(rl, deadline);
-    for (i = 0; i < rl->n && walk.more; i++) {
+    for (i = 0; i < rl->n && walk.more && asked < rl->majority; i++) {
         if (!redlock_node_is_ready(&rl->nodes[i], limit))
             continue;
         st = list_node(&walk, i, pattern, err);

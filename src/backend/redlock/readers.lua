@@ -138,8 +138,16 @@ if op == 'I' then
     list[#list + 1] = {whose, one.till - now, one.fence, one.note, one.owner,
       one.since, one.broken}
   end
-  return {value and value:sub(1, 200), call('PTTL', lock), last[1], last[2],
-    last[3], last[4], last[5], last[6], stamp, alone, list}
+  local parts = {value and value:sub(1, 200), call('PTTL', lock), last[1],
+    last[2], last[3], last[4], last[5], last[6], stamp, alone}
+  -- One text costs its reader less than a list; a foreign value may not fit.
+  local words = {}
+  for i = 1, 10 do words[i] = parts[i] and '+' .. parts[i] or '-' end
+  local text = table.concat(words, '\0')
+  local _, ends = string.gsub(text, '%z', '')
+  if #list == 0 and ends == 9 then return text end
+  parts[11] = list
+  return parts
 end
 
 local mine = find(token)

@@ -482,6 +482,7 @@ const struct hfi_backend hfi_backend_redlock = {
     .attach = redlock_attach,
     .take_over = redlock_take_over,
     .inspect = redlock_inspect,
+    .inspect_several = redlock_inspect_several,
     .list = redlock_list,
     .collect = redlock_collect,
     .holders = redlock_holders,

@@ -116,6 +116,7 @@ struct redlock_conn {
     _Atomic int64_t contended[REDLOCK_CONTENDED]; /* when others stood in line,
                                                    * by a hash of the key */
     _Atomic int64_t pending_at; /* a look waits for no fence before then */
+    atomic_uint turn;           /* who is asked first, if not all are */
     _Atomic(struct redis_tracker *) tracker; /* NULL: nothing was observed */
 };
 
@@ -422,6 +423,9 @@ hf_status redlock_look(struct redlock_conn *, const char *const *keys, int n,
 
 hf_status redlock_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                           int64_t deadline, struct hf_error *);
+hf_status redlock_inspect_several(struct hfi_conn *, const char *const *keys,
+                                  int n, hf_list_fn *, void *arg,
+                                  int64_t deadline, struct hf_error *);
 hf_status redlock_waiters(struct hfi_conn *, const char *key, hf_waiters_fn *,
                           void *arg, int64_t deadline, struct hf_error *);
 hf_status redlock_holders(struct hfi_conn *, const char *key, hf_holders_fn *,

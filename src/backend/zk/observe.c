@@ -18,7 +18,9 @@
  *      the session that it was read from, unless an event has been told since.
  *  (2) The library sets its watches again when a session is connected again,
  *      and the server tells what was missed.  When a session ends, the core is
- *      told that events may have been missed, and inspects on another one.
+ *      told that events may have been missed, and inspects on another one; when
+ *      its connection breaks it is told as well, and finds out whether the
+ *      service is there.
  *  (3) The core is called with the mutex held, and unobserve() takes it.
  *
  * LIMITS  A prefix costs a watch for each key below it, here and in the server.

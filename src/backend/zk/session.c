@@ -247,6 +247,7 @@ void zk_session_changed(struct zk_session *ses, int state)
         snprintf(ses->why, sizeof(ses->why), "it broke");
         zk_hear_from(ses, false);
         ses->standalone = false;
+        zk_observed_anything(ses->conn); /* observe.c (2) */
     }
 }
 
