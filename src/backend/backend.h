@@ -354,9 +354,9 @@ struct hfi_backend {
      * misses nothing.  It lasts until unobserve(), through reconnects and
      * restarts of the service: then hfi_changed() with NULL says that events
      * may have been missed; and when a connection breaks that tells, so that
-     * the core finds out at once whether the service is there.  After any other status the core tries again, and
-     * polls meanwhile; HF_UNSUPPORTED is final for this observation.
-     * unobserve() never fails, is called once after HF_OK, and no upcall for
+     * the core finds out at once whether the service is there.  After any other
+     * status the core tries again, and polls meanwhile; HF_UNSUPPORTED is final
+     * for this observation.  unobserve() never fails, is called once after HF_OK, and no upcall for
      * the observation is under way once it has returned.  What it asks of the
      * service ends by observation->end, and lapses where it was not asked.
      * Both are called by one thread at a time for one observation.  Without
