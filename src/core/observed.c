@@ -305,12 +305,14 @@ static bool observed_listed(void *arg, const char *key,
 {
     struct observed_listing *l = arg;
     struct hfi_observed *o = l->observed;
-    struct hfi_seen *seen;
-    bool stopping;
+    struct hfi_seen *seen = NULL;
+    bool stopping, matters;
 
     pthread_mutex_lock(&l->client->mu);
-    seen = hfi_seen_get(o, key);
-    if (!seen || !hfi_seen_read(l->client, o, seen, info))
+    matters = info->held || hfi_map_find(&o->keys, key); /* Who left is told. */
+    if (matters)
+        seen = hfi_seen_get(o, key);
+    if (matters && (!seen || !hfi_seen_read(l->client, o, seen, info)))
         l->whole = false;
     if (seen)
         seen->round = o->round;
@@ -323,11 +325,16 @@ static bool observed_listed(void *arg, const char *key,
 static bool observed_list(struct hf_client *c, struct hfi_observed *o)
 {
     struct observed_listing l = {c, o, true};
+    uint64_t since = hfi_seen_since(o);
+    int64_t deadline = hfi_now() + c->timeout_ms;
     hf_status st;
 
     pthread_mutex_unlock(&c->mu);
-    st = c->be->list(c->conn, o->base.key, observed_listed, &l,
-                     hfi_now() + c->timeout_ms, NULL);
+    st = c->be->list_since
+             ? c->be->list_since(c->conn, o->base.key, since, observed_listed,
+                                 &l, deadline, NULL)
+             : c->be->list(c->conn, o->base.key, observed_listed, &l, deadline,
+                           NULL);
     pthread_mutex_lock(&c->mu);
     if (st || !l.whole)
         return false;
