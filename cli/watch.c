@@ -15,7 +15,10 @@
  *      that it has started: they are a process group.  It is not that of the
  *      terminal, so they do not read from one.
  *  (4) A reader of our lines that does not read holds up the lines, not the
- *      signals: whoever writes waits for both.
+ *      signals: whoever writes waits for both.  A terminal that has room for one
+ *      byte makes whoever writes more wait, so we have a description of our own
+ *      for it that never waits.  The flags of the one that we were started with
+ *      are those of other programs, too.
  */
 #include "run.h"
 
@@ -29,7 +32,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WATCH_ASK_MS 5000 /* between two questions whether it answers */
+#define WATCH_ASK_MS  5000 /* between two questions whether it answers */
+#define WATCH_FULL_MS 20   /* a terminal that has room, but not for this */
 
 struct watch {
     struct cli_opts *opts;
@@ -43,6 +47,7 @@ struct watch {
     struct hf_info answer;
     pid_t child; /* the command of --exec and its group; 0: none runs */
     int ended;   /* by this signal */
+    int out;     /* where lines go */
 };
 
 /* Say when the service goes away and when it is back.  CLI_OK, or the exit
@@ -213,14 +218,26 @@ static void watch_signals(struct watch *w)
     }
 }
 
+/* Write a piece.  False on an error; 0 in *done: not now. */
+static bool watch_piece(struct watch *w, const char *buf, size_t len,
+                        size_t *done)
+{
+    struct pollfd signals = {.fd = w->sig.fd, .events = POLLIN};
+    ssize_t n = write(w->out, buf, len < PIPE_BUF ? len : PIPE_BUF);
+
+    *done = n > 0 ? (size_t)n : 0;
+    if (n < 0 && errno == EAGAIN)
+        poll(&signals, 1, WATCH_FULL_MS); /* A newline needs room for two. */
+    return n >= 0 || errno == EINTR || errno == EAGAIN;
+}
+
 /* Standard output, a piece at a time that a pipe with room takes at once.  (4) */
 static ssize_t watch_write(void *cookie, const char *buf, size_t len)
 {
     struct watch *w = cookie;
     struct pollfd fds[2] = {{.fd = w->sig.fd, .events = POLLIN},
-                            {.fd = STDOUT_FILENO, .events = POLLOUT}};
-    size_t done = 0, left;
-    ssize_t n;
+                            {.fd = w->out, .events = POLLOUT}};
+    size_t done = 0, n;
 
     while (done < len && !w->ended) {
         if (poll(fds, 2, -1) <= 0)
@@ -229,13 +246,24 @@ static ssize_t watch_write(void *cookie, const char *buf, size_t len)
             watch_signals(w);
             continue;
         }
-        left = len - done;
-        n = write(STDOUT_FILENO, buf + done, left < PIPE_BUF ? left : PIPE_BUF);
-        if (n < 0 && errno != EINTR && errno != EAGAIN)
+        if (!watch_piece(w, buf + done, len - done, &n))
             return 0;
-        done += n > 0 ? (size_t)n : 0;
+        done += n;
     }
     return done == len ? (ssize_t)len : 0;
+}
+
+/* The terminal of standard output, for writes that do not wait; else what is
+ * there.  To open the other side of a terminal again would make a new one.  (4) */
+static int watch_out_fd(void)
+{
+    char name[64];
+    int fd = -1;
+
+    if (isatty(STDOUT_FILENO) && ptsname_r(STDOUT_FILENO, name, sizeof(name)))
+        fd = open("/proc/self/fd/1",
+                  O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    return fd < 0 ? STDOUT_FILENO : fd;
 }
 
 static void watch_out_open(struct watch *w)
@@ -243,6 +271,7 @@ static void watch_out_open(struct watch *w)
     const cookie_io_functions_t io = {.write = watch_write};
     FILE *out = fopencookie(w, "w", io);
 
+    w->out = watch_out_fd();
     if (out) /* else the old one, which serves as long as there is a reader */
         stdout = out;
 }

@@ -325,6 +325,13 @@ struct hfi_backend {
     hf_status (*list)(struct hfi_conn *, const char *prefix, hf_list_fn *,
                       void *arg, int64_t deadline, struct hf_error *);
 
+    /* Optional, for a service that keeps the fences of free keys and does not
+     * name the keys that change: as list(), and also those that nobody holds and
+     * whose fence is this or a newer one. */
+    hf_status (*list_since)(struct hfi_conn *, const char *prefix,
+                            uint64_t fence, hf_list_fn *, void *arg,
+                            int64_t deadline, struct hf_error *);
+
     /* Optional: inspect() of several keys in fewer requests than keys.  Calls
      * the function for each, in any order, whether it is held or not; but not
      * for a key of which the service could tell nothing now. */

@@ -22,18 +22,20 @@ static bool listed_found(void *arg, const char *key, const struct hf_info *info)
 {
     struct hfi_listing *l = arg;
     struct hfi_observed *o = l->observed;
-    struct hfi_seen *seen;
-    bool ends;
+    struct hfi_seen *seen = NULL;
+    bool ends, matters;
 
     pthread_mutex_lock(&l->client->mu);
-    seen = hfi_seen_get(o, key);
-    if (!seen || !hfi_seen_read(l->client, o, seen, info))
+    matters = info->held || hfi_map_find(&o->keys, key); /* Who left is told. */
+    if (matters)
+        seen = hfi_seen_get(o, key);
+    if (matters && (!seen || !hfi_seen_read(l->client, o, seen, info)))
         l->whole = false;
     if (seen)
         seen->round = o->round;
     ends = !l->fn && (l->client->stopping || hfi_link_alone(&o->observers));
     pthread_mutex_unlock(&l->client->mu);
-    if (l->fn)
+    if (l->fn && (info->held || !l->client->be->list_since))
         ends = l->stopped = !l->fn(l->arg, key, info);
     l->whole = l->whole && !ends;
     return !ends;
@@ -44,10 +46,15 @@ hf_status hfi_listed(struct hf_client *c, struct hfi_observed *o,
                      struct hfi_listing *l, struct hf_error *err)
 {
     int64_t deadline = l->fn ? l->deadline : hfi_now() + c->timeout_ms;
+    uint64_t since = hfi_seen_since(o);
 
     l->whole = true;
     pthread_mutex_unlock(&c->mu);
-    l->st = c->be->list(c->conn, o->base.key, listed_found, l, deadline, err);
+    l->st =
+        c->be->list_since
+            ? c->be->list_since(c->conn, o->base.key, since, listed_found, l,
+                                deadline, err)
+            : c->be->list(c->conn, o->base.key, listed_found, l, deadline, err);
     pthread_mutex_lock(&c->mu);
     if (!l->st && l->whole)
         hfi_seen_missing(c, o);

@@ -14,6 +14,8 @@
  *      smaller fence than one that was told is over: the answer is old, and the
  *      key is looked at again.  Of several holders any may be shown; then the
  *      fence is the greatest that was seen, which is that of the newest grant.
+ *      That a listing does not show a key says that nobody holds it, and not
+ *      which grant was its last: the key itself is looked at for that.
  *  (3) A key stands once in `changes`, where its last change belongs.  So a
  *      caller who is slow misses states in between and never the last one, and
  *      a change needs no memory.
@@ -150,6 +152,22 @@ bool hfi_seen_read(struct hf_client *c, struct hfi_observed *o,
     return true;
 }
 
+/* The least fence that a free key which was told of may have risen from: a
+ * listing that shows all from it on misses none.  UINT64_MAX: none is known. */
+uint64_t hfi_seen_since(struct hfi_observed *o)
+{
+    const struct hfi_seen *seen;
+    struct hfi_node *node = NULL;
+    uint64_t since = UINT64_MAX;
+
+    while ((node = hfi_map_next(&o->keys, node))) {
+        seen = hfi_container(node, struct hfi_seen, node);
+        if (seen->fence && seen->fence < since)
+            since = seen->fence;
+    }
+    return since;
+}
+
 /* A listing is over.  Nobody has the keys that it has not shown. */
 void hfi_seen_missing(struct hf_client *c, struct hfi_observed *o)
 {
@@ -163,8 +181,11 @@ void hfi_seen_missing(struct hf_client *c, struct hfi_observed *o)
 
     while ((node = hfi_map_next(&o->keys, node))) {
         seen = hfi_container(node, struct hfi_seen, node);
-        if (seen->round != o->round && seen->info.held)
-            hfi_seen_read(c, o, seen, &nobody);
+        if (seen->round == o->round || !seen->info.held)
+            continue;
+        hfi_seen_read(c, o, seen, &nobody);
+        if (hfi_link_alone(&seen->dirty))
+            hfi_link_append(&o->dirty, &seen->dirty); /* seen.c (2) */
     }
 }
 

@@ -123,7 +123,12 @@ bool hfi_mux_is_up(struct hfi_mux *);
 /* The next call connects, however short ago that failed. */
 void hfi_mux_end_pause(struct hfi_mux *);
 
-/* The same on a link that only its maker knows yet. */
+/* The same on a link that only its maker knows yet; or the two halves of it, for
+ * several requests at once. */
+hf_status hfi_mux_send(struct mux_link *, const char *bytes, size_t len,
+                       int64_t deadline, struct hf_error *);
+hf_status hfi_mux_receive(struct mux_link *, struct redisReply **reply,
+                          int64_t deadline, struct hf_error *);
 hf_status hfi_mux_exchange(struct mux_link *, const char *bytes, size_t len,
                            struct redisReply **reply, int64_t deadline,
                            struct hf_error *);

@@ -119,15 +119,20 @@ void mux_link_feed(struct hfi_shared_link *base, const char *bytes, size_t len)
 
 /* ---- on a link of one's own -------------------------------------------- */
 
-hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
-                           redisReply **reply, int64_t deadline,
-                           struct hf_error *err)
+hf_status hfi_mux_send(struct mux_link *link, const char *bytes, size_t len,
+                       int64_t deadline, struct hf_error *err)
+{
+    if (!hfi_stream_write(&link->base.stream, bytes, len, deadline))
+        return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "cannot send");
+    return HF_OK;
+}
+
+hf_status hfi_mux_receive(struct mux_link *link, redisReply **reply,
+                          int64_t deadline, struct hf_error *err)
 {
     char buf[4096];
     ssize_t got;
 
-    if (!hfi_stream_write(&link->base.stream, bytes, len, deadline))
-        return hfi_fail_errno(err, HF_UNAVAILABLE, errno, "cannot send");
     for (;;) {
         if (!hfi_resp_next(link->reader, reply))
             return hfi_fail(err, HF_PROTOCOL, "the reply makes no sense");
@@ -146,6 +151,15 @@ hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
         if (!hfi_resp_feed(link->reader, buf, (size_t)got))
             return hfi_fail(err, HF_PROTOCOL, "the reply is too large");
     }
+}
+
+hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
+                           redisReply **reply, int64_t deadline,
+                           struct hf_error *err)
+{
+    hf_status st = hfi_mux_send(link, bytes, len, deadline, err);
+
+    return st ? st : hfi_mux_receive(link, reply, deadline, err);
 }
 
 int hfi_mux_fd(const struct mux_link *link)

@@ -142,6 +142,43 @@ wait $watcher
 is 'TERM ends it also when nobody reads its lines' 143 $?
 exec 7>&-
 
+# The same on a terminal with more lines than it has room for, and a stopped one.
+cat >"$tmp/terminal.py" <<'END'
+import fcntl, os, select, signal, subprocess, sys, termios, time, tty
+hf, hold, url = sys.argv[1:4]
+holder = subprocess.Popen([hold, url, "1000"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE)
+holder.stdout.readline()
+def ends(sig, stopped):
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    own = os.open(os.ttyname(slave), os.O_WRONLY | os.O_NOCTTY)
+    watch = subprocess.Popen([hf, "watch", "--prefix"], stdout=slave)
+    os.read(master, 1)
+    if stopped:
+        termios.tcflow(slave, termios.TCOOFF)
+    end = time.monotonic() + 1  # It may sleep although there is a little room.
+    while time.monotonic() < end and select.select([], [own], [], 0)[1]:
+        time.sleep(0.01)
+    shared = fcntl.fcntl(slave, fcntl.F_GETFL) & os.O_NONBLOCK
+    watch.send_signal(sig)
+    try:
+        code = watch.wait(60)
+    except subprocess.TimeoutExpired:
+        watch.kill()
+        code = watch.wait()
+    for fd in master, slave, own:
+        os.close(fd)
+    return code == -sig and not shared
+good = all(ends(sig, stopped) for stopped in (False, True, False, False)
+           for sig in (signal.SIGTERM, signal.SIGINT))
+holder.stdin.close()
+holder.wait()
+sys.exit(not good)
+END
+timeout 250 python3 "$tmp/terminal.py" "$hf" "$HOLD" "$HOLDFAST_URL"
+ok 'TERM and INT end it also on a terminal that is full or stopped'
+
 # Signals that end nothing, while a reader of many long lines is slow.
 cat >"$tmp/slow.py" <<'END'
 import fcntl, json, os, signal, subprocess, sys

@@ -158,6 +158,38 @@ TEST(the_fence_of_a_term_that_nobody_saw_is_told)
     hf_close(b);
 }
 
+/* A prefix is listed, or its keys are named: a free key has its newest fence in
+ * either case, whether it was seen to be held under it or not. */
+TEST(the_newest_fence_of_a_free_key_below_a_prefix_is_told)
+{
+    const char *key = conf_key("p/k");
+    hf_client *a = conf_open(), *b = conf_open();
+    uint64_t fence = 0;
+    struct watcher w;
+    hf_lock *lk;
+    int i, n;
+
+    conf_needs(HF_TRAIT_FENCED);
+    lk = conf_try(a, key, NULL);
+    watcher_start(&w, b, conf_key("p/"), HF_PREFIX);
+    t_poll_until(watcher_sees(&w, lk), 20000);
+    conf_unlock(lk);
+    for (n = 0; n < 3; n++) { /* It was held before the first only. */
+        for (i = 0; i < conf_times(5, 2); i++) {
+            lk = conf_lock(a, key, NULL);
+            fence = hf_fence(lk);
+            conf_unlock(lk);
+        }
+        if (conf_look(a, key).fence != fence)
+            break; /* The service forgets it. */
+        t_poll_until(watcher_sees(&w, NULL) && w.fence == fence, 20000);
+    }
+    t_poll_until(watcher_sees(&w, NULL), 20000);
+    hf_observe_stop(w.observer);
+    hf_close(a);
+    hf_close(b);
+}
+
 /* What is not a change is not told. */
 TEST(a_renewal_is_no_change)
 {

@@ -178,6 +178,30 @@ TEST(nodes_that_are_slow_to_greet_are_waited_for)
     net_end(&net);
 }
 
+/* Its limit is shorter than a beginning would take one command at a time. */
+TEST(far_nodes_are_connected_again_within_a_short_limit)
+{
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    static struct net net;
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+
+    net_start(&net);
+    opts.timeout_ms = 400;
+    CHECK_OK(hf_open(net.url, &opts, &client, &t_err));
+    for (int i = 0; i < RL_N; i++) {
+        proxy_delay(&net.proxies[i], 100);
+        proxy_break(&net.proxies[i], PROXY_PASS);
+    }
+    t_poll_until(rl_try(client, "k", TTL, &lk) == HF_OK, 20000);
+    CHECK_OK(hf_release(lk, &t_err));
+    for (int i = 0; i < RL_N; i++)
+        proxy_delay(&net.proxies[i], 0);
+    rl_check_clean(&net.rl);
+    hf_close(client);
+    net_end(&net);
+}
+
 static bool list_count(void *arg, const char *key, const struct hf_info *info)
 {
     (void)key;

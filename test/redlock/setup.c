@@ -5,6 +5,10 @@
  */
 #include "rl.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
 #include "../redis/tls.h"
 
 #define TTL  60000
@@ -403,6 +407,53 @@ TEST(a_server_that_evicts_keys_is_warned_of)
     CHECK_OK(hf_describe(client, &about, &t_err));
     CHECK(strstr(about.warning, "noeviction"));
     hf_close(client);
+    rl_end(&rl);
+}
+
+struct opener {
+    const char *url;
+    int64_t timeout_ms;
+    atomic_int *ended; /* how many have */
+    int place;
+    hf_status st;
+};
+
+static void *opener_run(void *arg)
+{
+    struct opener *me = arg;
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    hf_client *client = NULL;
+
+    opts.timeout_ms = me->timeout_ms;
+    me->st = hf_open(me->url, &opts, &client, NULL);
+    me->place = atomic_fetch_add(me->ended, 1);
+    hf_close(client);
+    return NULL;
+}
+
+/* The other is one server, which is given more time and takes it. */
+TEST(silent_nodes_are_not_waited_for_longer_than_the_limit_says)
+{
+    atomic_int ended = 0;
+    struct opener brief = {.timeout_ms = 200, .ended = &ended};
+    struct opener patient = {.timeout_ms = 1500, .ended = &ended};
+    pthread_t one, two;
+    char url[64];
+    struct rl rl;
+
+    rl_start(&rl, "?quarantine=off", false);
+    snprintf(url, sizeof(url), "redis://127.0.0.1:%d", rl.nodes[0].port);
+    brief.url = rl.url;
+    patient.url = url;
+    rl_signal(&rl, 0x1f, SIGSTOP);
+    CHECK_EQ(pthread_create(&one, NULL, opener_run, &patient), 0);
+    CHECK_EQ(pthread_create(&two, NULL, opener_run, &brief), 0);
+    pthread_join(two, NULL);
+    pthread_join(one, NULL);
+    rl_signal(&rl, 0x1f, SIGCONT);
+    CHECK_EQ(brief.st, HF_UNAVAILABLE);
+    CHECK_EQ(patient.st, HF_UNAVAILABLE);
+    CHECK_EQ(brief.place, 0);
     rl_end(&rl);
 }
 

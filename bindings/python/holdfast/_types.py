@@ -310,6 +310,8 @@ class Handle(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Handle:
         """The handle that was printed as ``text``; ``Invalid`` if it is none."""
+        if not isinstance(text, str):
+            raise TypeError(f"a handle is read from a str, not {type(text).__name__}")
         parts = [unquote(part, errors="surrogateescape") for part in text.split(".")]
         try:
             version, mode, ttl, fence, token, ref, owner, key = parts

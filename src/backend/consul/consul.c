@@ -181,6 +181,7 @@ const struct hfi_backend hfi_backend_consul = {
     .holders = hfi_consul_holders,
     .waiters = hfi_consul_waiters,
     .list = hfi_consul_list,
+    .list_since = hfi_consul_list_since,
     .break_grant = hfi_consul_break,
     .free_grant = hfi_consul_free,
     .collect = hfi_consul_collect,

@@ -640,6 +640,9 @@ hf_status hfi_consul_holders(struct hfi_conn *, const char *key,
                              struct hf_error *);
 hf_status hfi_consul_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                           void *arg, int64_t deadline, struct hf_error *);
+hf_status hfi_consul_list_since(struct hfi_conn *, const char *prefix,
+                                uint64_t fence, hf_list_fn *, void *arg,
+                                int64_t deadline, struct hf_error *);
 int64_t hfi_consul_duration(const char *text);
 
 /* ---- collect.c ------------------------------------------------------ */

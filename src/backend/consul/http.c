@@ -254,7 +254,9 @@ static hf_status http_begin(struct consul_conn *cc, struct http_slot *slot,
 
     hfi_consul_reply_fini(&slot->reply);
     if (!left)
-        return hfi_fail(err, HF_UNAVAILABLE, "%s: no time left to ask",
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: the answers before this request took all of its "
+                        "time: give it more with timeout=",
                         cc->base.endpoint);
     if (!hfi_consul_easy_aim(cc, slot->easy, agent, rq, left))
         return hfi_nomem(err);

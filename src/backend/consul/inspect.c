@@ -225,9 +225,10 @@ static bool list_many(struct consul_conn *cc, const json_t *list,
     return ok;
 }
 
-hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
-                          hf_list_fn *fn, void *arg, int64_t deadline,
-                          struct hf_error *err)
+/* The entry of a free key stays until it is collected, and is read anyway. */
+hf_status hfi_consul_list_since(struct hfi_conn *conn, const char *prefix,
+                                uint64_t fence, hf_list_fn *fn, void *arg,
+                                int64_t deadline, struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
     char name[CONSUL_NAME_MAX], path[3 * CONSUL_NAME_MAX];
@@ -253,7 +254,9 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
 
         text = json_string_value(json_object_get(entry, "Key"));
         hfi_consul_kv_parse(&kv, entry);
-        if (!text || (!kv.session[0] && !hfi_consul_is_many(cc, &kv)) ||
+        if (!text ||
+            (!kv.session[0] && !hfi_consul_is_many(cc, &kv) &&
+             hfi_consul_fence(&kv) < fence) ||
             !hfi_consul_key_of(&cc->options, text, key) ||
             strncmp(key, prefix, strlen(prefix)) != 0)
             continue;
@@ -261,9 +264,17 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
             inspect_fill(&kv, &info);
         else if (!list_many(cc, reply.json, key, &kv, &info))
             st = hfi_nomem(err);
-        if (!st && info.held && !fn(arg, key, &info))
+        if (!st && (info.held || info.fence >= fence) && !fn(arg, key, &info))
             break;
     }
     hfi_consul_reply_fini(&reply);
     return st;
+}
+
+hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
+                          hf_list_fn *fn, void *arg, int64_t deadline,
+                          struct hf_error *err)
+{
+    return hfi_consul_list_since(conn, prefix, UINT64_MAX, fn, arg, deadline,
+                                 err);
 }

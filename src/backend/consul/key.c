@@ -105,7 +105,9 @@ hf_status hfi_consul_name_enter(struct consul_conn *cc, const char *key,
         st = hfi_nomem(err);
     } else if (k->busy) {
         key_put(cc, k);
-        st = hfi_fail(err, HF_UNAVAILABLE, "%s: no time left to ask",
+        st = hfi_fail(err, HF_UNAVAILABLE,
+                      "%s: an earlier request of this client still "
+                      "waits for its answer",
                       cc->base.endpoint);
     } else {
         k->busy = true;

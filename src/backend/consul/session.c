@@ -214,7 +214,9 @@ hf_status hfi_consul_session_claim(struct consul_conn *cc,
     while (s->busy && hfi_left_ms(deadline))
         hfi_cond_wait(&cc->turn, &cc->mu, deadline);
     if (s->busy)
-        return hfi_fail(err, HF_UNAVAILABLE, "%s: no time left to ask",
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: an earlier request of this client still "
+                        "waits for its answer",
                         cc->base.endpoint);
     s->busy = true;
     return HF_OK;

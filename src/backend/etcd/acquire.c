@@ -244,7 +244,7 @@ static bool acquire_goes_on(struct etcd_try *t, hf_status *st,
         t->admitted = false;
         return true;
     }
-    if (*st == HF_UNAVAILABLE && t->spare) {
+    if (*st == HF_UNAVAILABLE && t->spare && hfi_left_ms(t->deadline)) {
         t->spare--; /* Another member may take it. */
         return true;
     }
@@ -308,7 +308,9 @@ hf_status etcd_try_acquire(struct hfi_conn *conn, const struct hfi_claim *claim,
         if (hfi_left_ms(deadline))
             st = acquire_once(&t, err);
         else
-            st = hfi_fail(err, HF_UNCERTAIN, "%s: no verdict in time",
+            st = hfi_fail(err, HF_UNCERTAIN,
+                          "%s: the answers took all of the time, and none said "
+                          "who has it: give it more with timeout=",
                           conn->endpoint);
     } while (acquire_goes_on(&t, &st, err));
     hfi_free(t.helps);

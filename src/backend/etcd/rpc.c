@@ -155,7 +155,9 @@ hf_status etcd_send(struct etcd_conn *ec, struct etcd_batch *batch,
     if (batch->failed)
         return hfi_nomem(err);
     if (!hfi_left_ms(deadline))
-        return hfi_fail(err, HF_UNAVAILABLE, "%s: no time left",
+        return hfi_fail(err, HF_UNAVAILABLE,
+                        "%s: the answers before this request took all of its "
+                        "time: give it more with timeout=",
                         ec->base.endpoint);
     batch->revision = atomic_load(&ec->revision);
     st = ec->user ? etcd_token(ec, 0, &token, &age, login_by, err) : HF_OK;
@@ -312,7 +314,8 @@ hf_status etcd_call(struct etcd_conn *ec, const char *path,
     bool moved = true;
     size_t i;
 
-    /* What one member has not taken another may. */
+    /* What one member has not taken another may; but why it has not is told, and
+     * not that there is no time to ask the other. */
     for (i = 0; i < ec->nends && st == HF_UNAVAILABLE && moved; i++) {
         struct etcd_batch batch = {.n = 0};
 
@@ -322,6 +325,8 @@ hf_status etcd_call(struct etcd_conn *ec, const char *path,
             st = etcd_answer(ec, &batch, 0, type, ret, err);
         moved = batch.failed || !hfi_h2_goes_via(&ec->h2, batch.calls[0].via);
         etcd_batch_free(&batch);
+        if (!hfi_left_ms(deadline))
+            break;
     }
     return st;
 }

@@ -7,29 +7,25 @@
 
 #include "base/banned.h"
 
-/* One command, which may contain a secret, and its reply. */
-static hf_status handshake_ask(struct mux_link *link, int argc,
-                               const char **argv, redisReply **reply,
-                               int64_t deadline, struct hf_error *err)
+hf_status redis_handshake_batch(struct mux_link *link,
+                                struct redis_batch *batch, int64_t deadline,
+                                struct hf_error *err)
 {
-    struct redis_batch batch = {0};
-    hf_status st;
+    hf_status st = batch->failed ? hfi_nomem(err)
+                                 : hfi_mux_send(link, batch->bytes, batch->len,
+                                                deadline, err);
 
-    redis_batch_add(&batch, argc, argv);
-    if (batch.failed)
-        return hfi_nomem(err);
-    st = hfi_mux_exchange(link, batch.bytes, batch.len, reply, deadline, err);
-    if (batch.bytes)
-        explicit_bzero(batch.bytes, batch.len);
-    redis_batch_free(&batch);
+    if (batch->bytes) /* It may contain a secret. */
+        explicit_bzero(batch->bytes, batch->len);
+    redis_batch_free(batch);
     return st;
 }
 
-hf_status redis_handshake_send(struct redis_conn *rc, struct mux_link *link,
-                               int argc, const char **argv, redisReply **reply,
-                               int64_t deadline, struct hf_error *err)
+hf_status redis_handshake_reply(struct redis_conn *rc, struct mux_link *link,
+                                redisReply **reply, int64_t deadline,
+                                struct hf_error *err)
 {
-    hf_status st = handshake_ask(link, argc, argv, reply, deadline, err);
+    hf_status st = hfi_mux_receive(link, reply, deadline, err);
 
     if (!st && (*reply)->type == REDIS_REPLY_ERROR) {
         st = redis_error(rc, *reply, err);
@@ -37,6 +33,18 @@ hf_status redis_handshake_send(struct redis_conn *rc, struct mux_link *link,
         *reply = NULL;
     }
     return st;
+}
+
+hf_status redis_handshake_send(struct redis_conn *rc, struct mux_link *link,
+                               int argc, const char **argv, redisReply **reply,
+                               int64_t deadline, struct hf_error *err)
+{
+    struct redis_batch batch = {0};
+    hf_status st;
+
+    redis_batch_add(&batch, argc, argv);
+    st = redis_handshake_batch(link, &batch, deadline, err);
+    return st ? st : redis_handshake_reply(rc, link, reply, deadline, err);
 }
 
 hf_status redis_secret(const char *file, const char *option,
@@ -71,6 +79,7 @@ hf_status redis_handshake_sentinel(void *arg, struct mux_link *link,
 {
     struct redis_conn *rc = arg;
     char secret[REDIS_SECRET_MAX];
+    struct redis_batch batch = {0};
     const char *argv[3];
     redisReply *reply;
     hf_status st;
@@ -82,8 +91,11 @@ hf_status redis_handshake_sentinel(void *arg, struct mux_link *link,
                       "sentinel_password_file=", secret, err);
     if (!st) {
         n = handshake_auth(argv, rc->sentinel_user, secret);
-        st = handshake_ask(link, n, argv, &reply, deadline, err);
+        redis_batch_add(&batch, n, argv);
+        st = redis_handshake_batch(link, &batch, deadline, err);
     }
+    if (!st)
+        st = hfi_mux_receive(link, &reply, deadline, err);
     explicit_bzero(secret, sizeof(secret));
     if (st)
         return st;

@@ -298,10 +298,16 @@ hf_status redis_handshake_sentinel(void *conn, struct mux_link *,
                                    int64_t deadline, struct hf_error *);
 
 /* One command on a connection that is being begun; an error reply becomes a
- * status. */
+ * status.  Or several, sent together, with a reply for each: over a long way the
+ * round trips are what a beginning takes.  The batch is freed. */
 hf_status redis_handshake_send(struct redis_conn *, struct mux_link *, int argc,
                                const char **argv, redisReply **reply,
                                int64_t deadline, struct hf_error *);
+hf_status redis_handshake_batch(struct mux_link *, struct redis_batch *,
+                                int64_t deadline, struct hf_error *);
+hf_status redis_handshake_reply(struct redis_conn *, struct mux_link *,
+                                redisReply **reply, int64_t deadline,
+                                struct hf_error *);
 
 /* ---- companions.c ---------------------------------------------- */
 

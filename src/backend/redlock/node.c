@@ -20,6 +20,12 @@
  *      expiry of what it may yet take;
  *  (d) how long the longest lease is there (quarantine.c);
  *  (e) what was to be given back there and has had no answer.
+ * What does not depend on an answer before it is sent together: over a long way
+ * the round trips are what an attempt takes, and (c) keeps (e) apart.
+ *
+ * An attempt lasts as long as a request may (timeout_ms), since hf_close() waits
+ * for it.  A node that has answered in that time, but not to the end, is far
+ * away or busy and not silent: the next attempt has CONNECT_MS.
  */
 #include "redlock.h"
 
@@ -31,10 +37,11 @@
 
 /* Long enough for a node on a machine that is very busy: nobody waits for one
  * that is silent once there is a majority. */
-#define CONNECT_MS   2500
-#define AGAIN_MS     50
-#define AGAIN_MS_MAX 1000
-#define SILENT_MS    1000 /* owing for so long, it is given up */
+#define CONNECT_MS     2500
+#define CONNECT_MS_MIN 100 /* hf_open() may have had less left */
+#define AGAIN_MS       50
+#define AGAIN_MS_MAX   1000
+#define SILENT_MS      1000 /* owing for so long, it is given up */
 
 /* Only the thread of a node connects it. */
 static _Thread_local bool node_connects;
@@ -42,16 +49,14 @@ static _Thread_local bool node_connects;
 /* ---- the beginning of a connection ------------------------------------- */
 
 hf_status redlock_handshake_may(struct redlock_node *node,
-                                struct mux_link *link, int argc,
-                                const char **argv, redisReply **reply,
+                                struct mux_link *link, redisReply **reply,
                                 int64_t deadline, struct hf_error *err)
 {
     struct hf_error why = {0};
     hf_status st;
 
     *reply = NULL;
-    st = redis_handshake_send(&node->rc, link, argc, argv, reply, deadline,
-                              &why);
+    st = redis_handshake_reply(&node->rc, link, reply, deadline, &why);
     if (!st || st == HF_DENIED || st == HF_UNSUPPORTED ||
         (st == HF_PROTOCOL && !why.sys_errno))
         return HF_OK;
@@ -116,70 +121,85 @@ static hf_status handshake_identity(struct redlock_node *node,
     return st;
 }
 
-/* (c): nothing of the connection before is served any more. */
-static hf_status handshake_kill(struct redlock_node *node,
-                                struct mux_link *link, bool other,
-                                int64_t deadline, struct hf_error *err)
+/* (b), and what needs no answer before it: our id there, and the script. */
+static hf_status handshake_know(struct redlock_node *node,
+                                struct mux_link *link, long long *id,
+                                bool *other, int64_t deadline,
+                                struct hf_error *err)
 {
-    char id[24];
-    const char *kill[] = {"CLIENT", "KILL", "ID", id};
-    const char *ask[] = {"CLIENT", "ID"};
+    const char *info[] = {"INFO", "server"}, *ask[] = {"CLIENT", "ID"};
+    const char *load[] = {"SCRIPT", "LOAD", node->rl->script};
+    struct redis_batch batch = {0};
     redisReply *reply = NULL;
-    hf_status st = HF_OK;
+    hf_status st;
 
-    if (!other && node->client_id) {
-        snprintf(id, sizeof(id), "%lld", node->client_id);
-        st = redlock_handshake_may(node, link, 4, kill, &reply, deadline, err);
-        if (reply)
-            freeReplyObject(reply);
+    redis_batch_add(&batch, 2, info);
+    redis_batch_add(&batch, 2, ask);
+    redis_batch_add(&batch, 3, load);
+    st = redis_handshake_batch(link, &batch, deadline, err);
+    if (!st)
+        st = redlock_handshake_may(node, link, &reply, deadline, err);
+    if (!st) {
+        node->slow = true; /* until all is done */
+        st = handshake_identity(node, reply, other, err);
     }
+    if (reply)
+        freeReplyObject(reply);
     if (st)
         return st;
-    st = redlock_handshake_may(node, link, 2, ask, &reply, deadline, err);
-    node->client_id =
-        reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
+    st = redlock_handshake_may(node, link, &reply, deadline, err);
+    *id = reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
     if (reply)
+        freeReplyObject(reply);
+    if (!st)
+        st = redis_handshake_reply(&node->rc, link, &reply, deadline, err);
+    if (!st)
         freeReplyObject(reply);
     return st;
 }
 
-static hf_status handshake_know(struct redlock_node *node,
-                                struct mux_link *link, bool *other,
-                                int64_t deadline, struct hf_error *err)
+/* (c): nothing of the connection before is served any more.  And (d), which may
+ * be asked before that. */
+static hf_status handshake_kill(struct redlock_node *node,
+                                struct mux_link *link, long long before,
+                                long long now, int64_t deadline,
+                                struct hf_error *err)
 {
-    const char *info[] = {"INFO", "server"};
-    redisReply *reply;
-    hf_status st =
-        redlock_handshake_may(node, link, 2, info, &reply, deadline, err);
+    char id[24];
+    const char *kill[] = {"CLIENT", "KILL", "ID", id};
+    struct redis_batch batch = {0};
+    redisReply *reply = NULL;
+    int64_t sent = hfi_now();
+    hf_status st;
 
-    if (!st)
-        st = handshake_identity(node, reply, other, err);
+    snprintf(id, sizeof(id), "%lld", before);
+    if (before)
+        redis_batch_add(&batch, 4, kill);
+    redlock_quarantine_ask(node, &batch);
+    st = redis_handshake_batch(link, &batch, deadline, err);
+    if (!st && before)
+        st = redlock_handshake_may(node, link, &reply, deadline, err);
     if (reply)
         freeReplyObject(reply);
-    return st;
+    if (st)
+        return st;
+    node->client_id = now;
+    return redlock_quarantine_handshake(node, link, sent, deadline, err);
 }
 
 static hf_status node_handshake(void *arg, struct mux_link *link,
                                 int64_t deadline, struct hf_error *err)
 {
     struct redlock_node *node = arg;
-    const char *load[] = {"SCRIPT", "LOAD", node->rl->script};
-    redisReply *reply;
     bool other = false;
+    long long id = 0;
     hf_status st = redis_handshake(&node->rc, link, deadline, err);
 
     if (!st)
-        st = handshake_know(node, link, &other, deadline, err);
+        st = handshake_know(node, link, &id, &other, deadline, err);
     if (!st)
-        st = handshake_kill(node, link, other, deadline, err);
-    if (!st) {
-        st = redis_handshake_send(&node->rc, link, 3, load, &reply, deadline,
-                                  err);
-        if (!st)
-            freeReplyObject(reply);
-    }
-    if (!st)
-        st = redlock_quarantine_handshake(node, link, deadline, err);
+        st = handshake_kill(node, link, other ? 0 : node->client_id, id,
+                            deadline, err);
     return st ? st : redlock_pending_send(node, link, deadline, err);
 }
 
@@ -235,23 +255,36 @@ static void node_doubt(struct redlock_node *node, const redisReply *settings)
     pthread_mutex_unlock(&node->rl->mu);
 }
 
+/* How long an attempt that begins now may last. */
+static int64_t node_limit(struct redlock_node *node)
+{
+    const struct redlock_conn *rl = node->rl;
+    int64_t ms =
+        rl->connect_ms > CONNECT_MS_MIN ? rl->connect_ms : CONNECT_MS_MIN;
+
+    return hfi_now() + (node->slow || ms > CONNECT_MS ? CONNECT_MS : ms);
+}
+
 /* One attempt. */
 static hf_status node_connect(struct redlock_node *node, struct hf_error *err)
 {
     const char *ping[] = {"PING"}, *get[] = {"CONFIG", "GET", "maxmemory*"};
     struct redis_batch batch = {0};
+    int64_t limit = node_limit(node);
     redisReply *reply[2];
     hf_status st;
 
+    node->slow = false;
     hfi_mux_end_pause(&node->rc.mux); /* The pause is ours. */
     redis_batch_add(&batch, 1, ping);
     redis_batch_add(&batch, 3, get);
     st = batch.failed ? hfi_nomem(err)
                       : hfi_mux_call(&node->rc.mux, batch.bytes, batch.len, 2,
-                                     reply, hfi_now() + CONNECT_MS, err);
+                                     reply, limit, err);
     redis_batch_free(&batch);
     if (st)
         return st;
+    node->slow = false;
     node_doubt(node, reply[1]);
     freeReplyObject(reply[0]);
     freeReplyObject(reply[1]);
@@ -279,7 +312,7 @@ static hf_status node_listen(struct redlock_node *node)
 
     pthread_mutex_unlock(&node->rl->mu);
     if (redlock_subscriber_lacks(node))
-        st = redlock_subscriber_connect(node, hfi_now() + CONNECT_MS, NULL);
+        st = redlock_subscriber_connect(node, node_limit(node), NULL);
     pthread_mutex_lock(&node->rl->mu);
     return st;
 }

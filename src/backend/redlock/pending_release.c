@@ -133,12 +133,14 @@ hf_status redlock_pending_send(struct redlock_node *node, struct mux_link *link,
     struct redlock_pending_release *pending_releases =
                                        pending_releases_take(node),
                                    *at;
+    struct redis_batch batch = {0};
     struct redlock_leave leave;
     struct redis_names names;
     redisReply *reply;
     hf_status st = HF_OK;
+    size_t n = 0;
 
-    for (at = pending_releases; at && !st; at = at->next) {
+    for (at = pending_releases; at; at = at->next) {
         const char *argv[9] = {"EVALSHA",
                                node->rl->script_id,
                                "2",
@@ -151,8 +153,13 @@ hf_status redlock_pending_send(struct redlock_node *node, struct mux_link *link,
         redis_name(&node->rc, at->key, &names);
         redlock_leave_say(&leave, at->token, at->how | REDLOCK_TELL, at->limit);
         memcpy(argv + 6, leave.argv, sizeof(leave.argv));
-        st = redis_handshake_send(&node->rc, link, 6 + leave.argc, argv, &reply,
-                                  deadline, err);
+        redis_batch_add(&batch, 6 + leave.argc, argv);
+        n++;
+    }
+    if (n)
+        st = redis_handshake_batch(link, &batch, deadline, err);
+    for (; n && !st; n--) {
+        st = redis_handshake_reply(&node->rc, link, &reply, deadline, err);
         if (!st)
             freeReplyObject(reply);
     }

@@ -186,10 +186,8 @@ static bool quarantine_read(struct redlock_node *node, const redisReply *reply,
 }
 
 /* Write it down, and read what is there; `seen` is 0 to ask. */
-static hf_status quarantine_note(struct redlock_node *node,
-                                 struct mux_link *link, int64_t seen,
-                                 redisReply **reply, int64_t deadline,
-                                 struct hf_error *err)
+static void quarantine_note(struct redlock_node *node, int64_t seen,
+                            struct redis_batch *batch)
 {
     struct redlock_conn *rl = node->rl;
     struct redis_names names;
@@ -209,22 +207,30 @@ static hf_status quarantine_note(struct redlock_node *node,
     snprintf(longest, sizeof(longest), "%" PRId64, rl->lease_max);
     if (seen)
         snprintf(since, sizeof(since), "%" PRId64, seen);
-    return redlock_handshake_may(node, link, 10, argv, reply, deadline, err);
+    redis_batch_add(batch, 10, argv);
+}
+
+void redlock_quarantine_ask(struct redlock_node *node,
+                            struct redis_batch *batch)
+{
+    if (node->rl->quarantine)
+        quarantine_note(node, 0, batch);
 }
 
 hf_status redlock_quarantine_handshake(struct redlock_node *node,
-                                       struct mux_link *link, int64_t deadline,
-                                       struct hf_error *err)
+                                       struct mux_link *link, int64_t sent,
+                                       int64_t deadline, struct hf_error *err)
 {
     struct redlock_conn *rl = node->rl;
+    struct redis_batch batch = {0};
     redisReply *reply;
-    int64_t seen = 0, sent = hfi_now();
+    int64_t seen = 0;
     bool tell;
     hf_status st;
 
     if (!rl->quarantine)
         return HF_OK;
-    st = quarantine_note(node, link, 0, &reply, deadline, err);
+    st = redlock_handshake_may(node, link, &reply, deadline, err);
     if (!reply)
         return st;
     pthread_mutex_lock(&rl->mu);
@@ -232,8 +238,12 @@ hf_status redlock_quarantine_handshake(struct redlock_node *node,
     pthread_mutex_unlock(&rl->mu);
     freeReplyObject(reply);
     if (tell) {
-        st = quarantine_note(node, link, seen, &reply, deadline, err);
-        freeReplyObject(reply);
+        quarantine_note(node, seen, &batch);
+        st = redis_handshake_batch(link, &batch, deadline, err);
+        if (!st)
+            st = redlock_handshake_may(node, link, &reply, deadline, err);
+        if (!st && reply)
+            freeReplyObject(reply);
     }
     return st;
 }

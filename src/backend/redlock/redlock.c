@@ -378,6 +378,7 @@ static hf_status redlock_open(struct hfi_conn *conn, const struct hfi_url *url,
     atomic_init(&rl->subscriber_poll, -1);
     for (i = 0; i < REDLOCK_MAX; i++)
         redlock_node_init(rl, i);
+    rl->connect_ms = hfi_left_ms(deadline);
     rl->opened = true;
     st = open_options(rl, url, err);
     if (!st)

@@ -74,6 +74,7 @@ struct redlock_node {
     int64_t noted;         /* when it was first seen since; quarantine.c */
     int64_t ahead[2];      /* its clock, less ours, in ms: least and most */
     int64_t asked;         /* for that and the longest lease; 0: never */
+    bool slow;             /* its last attempt was too short for it */
     _Atomic int64_t heard; /* when it last answered */
     _Atomic int64_t took;  /* how long it takes to answer; node_call.c */
     atomic_bool native;    /* SET takes NX with GET */
@@ -93,8 +94,9 @@ struct redlock_conn {
     bool closing;
     bool fenced;
     bool quarantine;
-    int64_t lease_max; /* what this client may ask for, with quarantine */
-    int64_t node_ms;   /* limit of one node; 0: from the ttl */
+    int64_t lease_max;  /* what this client may ask for, with quarantine */
+    int64_t node_ms;    /* limit of one node; 0: from the ttl */
+    int64_t connect_ms; /* limit of an attempt to connect one; node.c */
     int n, majority;
     _Atomic int64_t took; /* how long a majority takes to answer */
     int64_t keep_ms; /* what is known of a key outlives its lease by this */
@@ -169,20 +171,23 @@ bool redlock_await_more(struct redlock_conn *, unsigned asked,
 /* May it be asked?  Not while it owes an answer for longer than `limit`. */
 bool redlock_node_is_ready(struct redlock_node *, int64_t limit);
 
-/* A command on a connection that is being begun.  Where it is not allowed, or is
- * not there, that is HF_OK and no reply. */
+/* The reply to a command on a connection that is being begun.  Where that is not
+ * allowed, or is not there, it is HF_OK and no reply. */
 hf_status redlock_handshake_may(struct redlock_node *, struct mux_link *,
-                                int argc, const char **argv, redisReply **reply,
-                                int64_t deadline, struct hf_error *);
+                                redisReply **reply, int64_t deadline,
+                                struct hf_error *);
 
 /* ---- quarantine.c ---------------------------------------------- */
 
 hf_status redlock_quarantine_open(struct redlock_conn *, const struct hfi_url *,
                                   struct hf_error *);
 
-/* Agree with the node on the longest lease, as its connection begins. */
+/* Agree with the node on the longest lease, as its connection begins: add the
+ * question, and then take the reply to what was `sent`. */
+void redlock_quarantine_ask(struct redlock_node *, struct redis_batch *);
 hf_status redlock_quarantine_handshake(struct redlock_node *, struct mux_link *,
-                                       int64_t deadline, struct hf_error *);
+                                       int64_t sent, int64_t deadline,
+                                       struct hf_error *);
 
 /* HF_INVALID if the lease is longer than what was agreed on. */
 hf_status redlock_check_ttl(const struct redlock_conn *, int64_t ttl_ms,

@@ -133,6 +133,7 @@ struct sql_listed {
 struct sql_listing {
     struct sql_conn *conn;
     struct hfi_link found;
+    bool freed;  /* keys that nobody holds are wanted, too */
     bool shared; /* some are in the table of holders */
     bool nomem;
 };
@@ -281,7 +282,7 @@ static void list_row(struct sql_answer *answer, const struct sql_cell *cells,
         return;
     seen_fill(listing->conn, cells, &seen);
     listing->shared = listing->shared || (seen.held && seen.use >= 0);
-    if (!seen.held || seen.use >= 0)
+    if (seen.held ? seen.use >= 0 : !listing->freed)
         return;
     item = listing_add(listing, &cells[SQL_LOOK_NAME]);
     if (item)
@@ -300,7 +301,7 @@ static void list_holder(struct sql_answer *answer, const struct sql_cell *cells,
         return;
     last = hfi_container(listing->found.prev, struct sql_listed, link);
     if (!hfi_link_alone(&listing->found) && strlen(last->key) == name->len &&
-        !memcmp(last->key, name->data, name->len)) {
+        !memcmp(last->key, name->data, name->len) && last->info.held) {
         last->info.holders++;
         return;
     }
@@ -309,13 +310,17 @@ static void list_holder(struct sql_answer *answer, const struct sql_cell *cells,
         seen_fill_holder(listing->conn, cells, &last->info);
 }
 
-hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
-                   void *arg, int64_t deadline, struct hf_error *err)
+hf_status sql_list_since(struct hfi_conn *base, const char *prefix,
+                         uint64_t fence, hf_list_fn *fn, void *arg,
+                         int64_t deadline, struct hf_error *err)
 {
-    struct sql_listing listing = {.conn = (struct sql_conn *)base};
+    struct sql_listing listing = {.conn = (struct sql_conn *)base,
+                                  .freed = fence <= INT64_MAX};
     struct sql_answer answer = {.row = list_row, .arg = &listing};
     struct sql_answer holders = {.row = list_holder, .arg = &listing};
-    struct sql_call call = {.key = prefix};
+    struct sql_call call = {.key = prefix,
+                            .number = fence <= INT64_MAX ? (int64_t)fence
+                                                         : INT64_MAX};
     struct sql_listed *item;
     bool more = true;
     hf_status st;
@@ -332,4 +337,10 @@ hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
         hfi_free(item);
     }
     return st;
+}
+
+hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
+                   void *arg, int64_t deadline, struct hf_error *err)
+{
+    return sql_list_since(base, prefix, UINT64_MAX, fn, arg, deadline, err);
 }

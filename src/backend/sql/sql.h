@@ -72,7 +72,8 @@ enum sql_stmt {
     SQL_KILL,         /* end the session `number`; rows or a change tell that
                        * it was still there */
     SQL_LOOK,         /* columns enum sql_inspect_row */
-    SQL_LIST,         /* columns enum sql_inspect_row, all that are held */
+    SQL_LIST,         /* columns enum sql_inspect_row, all that are held, and
+                       * those with this fence or a newer one */
     SQL_WANT,         /* marks the row: somebody waits */
     SQL_LOCK,         /* row: for row_send() */
     SQL_MAKE,         /* row: the row to be locked, and its fence */
@@ -529,6 +530,9 @@ hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                       int64_t deadline, struct hf_error *);
 hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                    void *arg, int64_t deadline, struct hf_error *);
+hf_status sql_list_since(struct hfi_conn *, const char *prefix, uint64_t fence,
+                         hf_list_fn *, void *arg, int64_t deadline,
+                         struct hf_error *);
 hf_status sql_waiters(struct hfi_conn *, const char *key, hf_waiters_fn *,
                       void *arg, int64_t deadline, struct hf_error *);
 hf_status sql_holders(struct hfi_conn *, const char *key, hf_holders_fn *,

@@ -241,6 +241,7 @@ def a_detached_lock_is_taken_up_by_its_handle():
     again.release()
     raises(holdfast.Lost, other.release, handle)
     raises(holdfast.Invalid, other.attach, "hf1.nonsense")
+    raises(TypeError, holdfast.Handle.parse, 1.5)
 
 
 @test

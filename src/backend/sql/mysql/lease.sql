@@ -132,4 +132,5 @@ SELECT token, fence, TIMESTAMPDIFF(MICROSECOND,{now},expires_at) DIV 1000,
     TIMESTAMPDIFF(MICROSECOND,acquired_at,{now}) DIV 1000, owner, note, 0,
     ttl_ms, 0, name
 FROM @T
-WHERE token IS NOT NULL AND LEFT(name,LENGTH($1))=$1 AND expires_at>{now};
+WHERE LEFT(name,LENGTH($1))=$1
+    AND ((token IS NOT NULL AND expires_at>{now}) OR fence>=$7);

@@ -616,6 +616,7 @@ const struct hfi_backend hfi_backend_mysql = {
     .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
+    .list_since = sql_list_since,
     .holders = sql_holders,
     .waiters = sql_waiters,
     .break_grant = sql_break,

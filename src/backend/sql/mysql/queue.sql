@@ -340,8 +340,11 @@ WHERE name=$1;
 SELECT token, fence, {lasts}, {since}, owner, note, @{0@|version@}, ttl_ms,
     {waiters}, name
 FROM @T l
-WHERE token IS NOT NULL AND LEFT(name,LENGTH($1))=$1
-    @{AND expires_at>UTC_TIMESTAMP(6)@|@};
+WHERE LEFT(name,LENGTH($1))=$1
+    AND (
+        (token IS NOT NULL @{AND expires_at>UTC_TIMESTAMP(6)@|@})
+        OR fence>=$7
+    );
 
 -- name: waiters
 SELECT token, owner, note, kind,

@@ -51,7 +51,7 @@ SELECT IF(IS_USED_LOCK(CONCAT('holdfast:',f.session)) IS NULL,NULL,f.token),
     f.fence, NULL, TIMESTAMPDIFF(MICROSECOND,f.acquired_at,{now}) DIV 1000,
     f.owner, f.note, f.session, f.ttl_ms, (SELECT 0 FROM @T LIMIT 0), f.name
 FROM @F f
-WHERE token IS NOT NULL AND LEFT(name,LENGTH($1))=$1;
+WHERE LEFT(name,LENGTH($1))=$1 AND (token IS NOT NULL OR fence>=$7);
 
 -- row.c adds NOWAIT, or how long to wait.
 -- name: lock

@@ -80,4 +80,4 @@ WHERE name=$1;
 -- name: list
 SELECT token,fence,NULL,NULL,owner,note,version,ttl_ms,0,name
 FROM @T
-WHERE token IS NOT NULL AND LEFT(name,LENGTH($1))=$1;
+WHERE LEFT(name,LENGTH($1))=$1 AND (token IS NOT NULL OR fence>=$7);

@@ -161,5 +161,7 @@ SELECT token, fence,
     (extract(epoch from clock_timestamp()-acquired_at)*1000)::int8, owner,
     note, 0::int8, ttl_ms, wanted::int::int8, name
 FROM @T
-WHERE token IS NOT NULL AND substring(name for length($1))=$1
-    AND expires_at>clock_timestamp();
+WHERE substring(name for length($1))=$1
+    AND (
+        (token IS NOT NULL AND expires_at>clock_timestamp()) OR fence>=$7
+    );

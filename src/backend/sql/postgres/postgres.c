@@ -455,6 +455,7 @@ const struct hfi_backend hfi_backend_postgres = {
     .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
+    .list_since = sql_list_since,
     .observe = pg_observe,
     .unobserve = pg_unobserve,
     .reobserve = pg_reobserve,

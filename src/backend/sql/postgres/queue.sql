@@ -441,8 +441,11 @@ SELECT token, fence,
     @{(extract(epoch from clock_timestamp()-acquired_at)*1000)::int8
     @|NULL::int8@}, owner, note, @{0::int8@|version@}, ttl_ms, {waiters}, name
 FROM @T l
-WHERE token IS NOT NULL AND substring(name for length($1))=$1
-    @{AND expires_at>clock_timestamp()@|@};
+WHERE substring(name for length($1))=$1
+    AND (
+        (token IS NOT NULL @{AND expires_at>clock_timestamp()@|@})
+        OR fence>=$7
+    );
 
 -- The ticket is the time of arrival, unless its claim was moved to the front.
 -- name: waiters

@@ -89,7 +89,8 @@ LEFT JOIN (
         AND k.transactionid=t.xmax
 ) ON t.name=f.name
     AND (k.pid&4194303)=(f.session&4194303)
-WHERE f.token IS NOT NULL AND substring(f.name for length($1))=$1;
+WHERE substring(f.name for length($1))=$1
+    AND (f.token IS NOT NULL OR f.fence>=$7);
 
 -- The beginning; row.c adds the key.
 -- name: lock

@@ -119,4 +119,5 @@ WHERE name=$1;
 SELECT token, fence, NULL::int8, NULL::int8, owner, note, version, ttl_ms,
     wanted::int::int8, name
 FROM @T
-WHERE token IS NOT NULL AND substring(name for length($1))=$1;
+WHERE substring(name for length($1))=$1
+    AND (token IS NOT NULL OR fence>=$7);

@@ -74,8 +74,8 @@ WHERE name=?1;
 SELECT CASE WHEN boot=?9 THEN token END, fence, expires-?8, ?8-acquired,
     owner, note, 0, ttl_ms, wanted, name
 FROM @T
-WHERE token IS NOT NULL AND substr(name,1,length(?1))=?1 AND boot=?9
-    AND expires>?8;
+WHERE substr(name,1,length(?1))=?1
+    AND ((token IS NOT NULL AND boot=?9 AND expires>?8) OR fence>=?7);
 
 -- name: want
 UPDATE @T SET wanted=1 WHERE name=?1 AND token IS NOT NULL AND wanted=0;

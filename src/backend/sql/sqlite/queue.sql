@@ -286,8 +286,10 @@ SELECT @{CASE WHEN boot=?9 THEN token END@|token@}, fence,
     @{expires-?8@|NULL@}, @{?8-acquired@|NULL@}, owner, note,
     @{0@|version@}, ttl_ms, {waiters}, name
 FROM @T l
-WHERE token IS NOT NULL AND substr(name,1,length(?1))=?1
-    @{AND boot=?9 AND expires>?8@|@};
+WHERE substr(name,1,length(?1))=?1
+    AND (
+        (token IS NOT NULL @{AND boot=?9 AND expires>?8@|@}) OR fence>=?7
+    );
 
 -- A ticket is a number and no time here.
 -- name: waiters

@@ -541,6 +541,7 @@ const struct hfi_backend hfi_backend_sqlite = {
     .take_over = sql_take_over,
     .inspect = sql_inspect,
     .list = sql_list,
+    .list_since = sql_list_since,
     .observe = lite_observe,
     .unobserve = lite_unobserve,
     .reobserve = lite_reobserve,

@@ -58,7 +58,7 @@ WHERE name=?1;
 -- name: list
 SELECT token,fence,NULL,NULL,owner,note,version,ttl_ms,wanted,name
 FROM @T
-WHERE token IS NOT NULL AND substr(name,1,length(?1))=?1;
+WHERE substr(name,1,length(?1))=?1 AND (token IS NOT NULL OR fence>=?7);
 
 -- name: want
 UPDATE @T SET wanted=1 WHERE name=?1 AND token IS NOT NULL AND wanted=0;
