@@ -13,6 +13,8 @@
  *      that waiting.
  *  (2) hf_list() waits for nobody's look: while one is under way, or something is
  *      amiss, it asks by itself.
+ *  (3) Keys that nobody holds are shown to the observation only, and of those the
+ *      ones that it knows.
  */
 #include "core.h"
 
@@ -26,7 +28,7 @@ static bool listed_found(void *arg, const char *key, const struct hf_info *info)
     bool ends, matters;
 
     pthread_mutex_lock(&l->client->mu);
-    matters = info->held || hfi_map_find(&o->keys, key); /* Who left is told. */
+    matters = info->held || hfi_map_find(&o->keys, key); /* listed.c (3) */
     if (matters)
         seen = hfi_seen_get(o, key);
     if (matters && (!seen || !hfi_seen_read(l->client, o, seen, info)))
