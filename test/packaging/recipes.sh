@@ -80,6 +80,6 @@ fi
 
 # Every block says whether it is run.
 is 'no block is left unmarked' '' \
-    "$(awk '/^```/ { open = !open; if (open && !/^```[a-z]+ (run|shown)$/) print FILENAME ": " $0 }' \
+    "$(awk '/^```/ { open = !open; if (open && !/^```[a-z]+ (run|shown|s3)$/) print FILENAME ": " $0 }' \
         "$top"/doc/recipes/*.md)"
 finish

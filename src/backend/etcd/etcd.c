@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * etcd.c - etcd, version 3.3 or newer, one member or a cluster.
+ * etcd.c - etcd, version 3.4 or newer, one member or a cluster.
  *
  * ON THE WIRE  Each claim has a key of its own, PREFIX KEY/LEASE-NUMBER, bound
  *   to a lease.  The key with the lowest create revision below PREFIX KEY/ has

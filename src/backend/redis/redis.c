@@ -548,7 +548,7 @@ const struct hfi_backend hfi_backend_redis = {
     .no_permits = "acquire=set and acquire=script write nothing but the key",
     .no_min_hold = "acquire=set and acquire=script write nothing but the key",
     .page = "redis",
-    .tested = "Redis 6.0, 7.0, 8.0, 8.6; Valkey 8.1, 9",
+    .tested = "Redis 6.0, 7.0, 8.0, 8.6; Valkey 8.0, 8.1, 9",
     .open = redis_open,
     .close = redis_close,
     .after_fork_child = redis_after_fork_child,
