@@ -171,8 +171,10 @@ struct hfi_conn {
 enum hfi_trait {
     HFI_TRAIT_EARLY = 1 << 24, /* a wake-up may overtake what it announces: try
                                 * once more, shortly after */
-    HFI_TRAIT_BOUND = 1 << 25  /* a grant lasts as long as a session, which
+    HFI_TRAIT_BOUND = 1 << 25, /* a grant lasts as long as a session, which
                                 * other locks may keep alive */
+    HFI_TRAIT_AHEAD = 1 << 26  /* send_ahead() sends: all calls go over one
+                                * connection */
 };
 
 /* Those that callers see. */
@@ -222,9 +224,10 @@ struct hfi_backend {
                              struct hfi_receipt *, struct hfi_answer *,
                              int64_t deadline, struct hf_error *);
 
-    /* Optional.  These calls are made next, each once, in this order, by this
-     * thread: send what they send first, and wait for nothing but room to send.
-     * What is not sent here they send themselves. */
+    /* Goes with HFI_TRAIT_AHEAD.  These calls are made next, each once, in this
+     * order, by this thread, none of a claim in doubt: send what they send
+     * first, and wait for nothing but room to send.  What is not sent here they
+     * send themselves. */
     void (*send_ahead)(struct hfi_conn *, const struct hfi_ahead *, size_t n,
                        int64_t deadline);
 

@@ -708,6 +708,12 @@ static inline void hfi_lock_free(struct hf_lock *lk)
     hfi_client_put(c);
 }
 
+/* May a worker send several requests together? */
+static inline bool hfi_goes_ahead(const struct hf_client *c)
+{
+    return c->conn->traits & HFI_TRAIT_AHEAD;
+}
+
 static inline void hfi_notice_init(struct hfi_notice *notice)
 {
     hfi_link_init(&notice->link);

@@ -333,7 +333,7 @@ struct release_ahead {
 static bool release_may_go_ahead(const struct hfi_grant *grant)
 {
     return !grant->busy && !grant->watched && !grant->min_end &&
-           !grant->linger_ms;
+           !grant->linger_ms && !grant->claim.doubt;
 }
 
 /* The next handle that waits and may go with others, or NULL. */

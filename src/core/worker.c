@@ -267,7 +267,7 @@ static bool worker_step(struct hf_client *c)
 {
     if (worker_may_reap(c, &c->releases)) {
         c->reaping++;
-        if (c->be->send_ahead)
+        if (hfi_goes_ahead(c))
             hfi_release_steps(c);
         else
             hfi_release_step(c, false);
@@ -280,7 +280,7 @@ static bool worker_step(struct hf_client *c)
         return true;
     }
     if (!hfi_link_alone(&c->ready)) {
-        if (c->be->send_ahead)
+        if (hfi_goes_ahead(c))
             worker_step_requests(c);
         else
             worker_step_request(c, false);
@@ -429,7 +429,7 @@ void hfi_worker_hire(struct hf_client *c)
     if (c->lent_work < c->lent) {
         c->lent_work++;
     } else if (!c->coming) {
-        c->coming = c->be->send_ahead && !hfi_link_alone(&c->idle);
+        c->coming = hfi_goes_ahead(c) && !hfi_link_alone(&c->idle);
         hfi_worker_call(c);
     }
 }

@@ -6,7 +6,7 @@
  * The server is frozen while the loop asks, so that what is asked for waits for
  * the threads of the client, which then find many at once.
  */
-#include "rt.h"
+#include "fleet.h"
 
 #include <poll.h>
 
@@ -256,6 +256,39 @@ TEST(a_server_that_dies_fails_each)
     CHECK(!hf_next_event(client, &event));
     hf_close(client);
     rt_end(&s);
+}
+
+/* In a cluster there is a connection for each node: one that is silent keeps
+ * nobody of another waiting. */
+TEST_TIMEOUT(a_silent_node_keeps_no_request_of_others_waiting, 120)
+{
+    struct hf_lock_opts opts = rt_opts(60000, 0);
+    struct hf_event event;
+    hf_client *client;
+    hf_request *req;
+    struct fleet f;
+    int i, n = 0;
+
+    fleet_start(&f, NULL);
+    client = fleet_open(&f, "?timeout=4s");
+    rt_signal(&f.node[0], SIGSTOP);
+    for (i = 0; i < N; i++) {
+        snprintf(names[i], sizeof(names[i]), "%s",
+                 fleet_key(i % 2 ? 1 + i % 4 / 2 : 0, i));
+        CHECK_OK(hf_acquire_start(client, names[i], 0, &opts, names[i], &req,
+                                  &t_err));
+    }
+    for (i = 0; i < N / 2; i++) {
+        event = next(client);
+        CHECK_EQ(event.type, HF_GRANTED);
+        CHECK_EQ(number_of(&event) % 2, 1);
+        locks[n++] = event.lock;
+    }
+    rt_signal(&f.node[0], SIGCONT);
+    hf_close(client);
+    while (n)
+        hf_release(locks[--n], NULL);
+    fleet_stop(&f);
 }
 
 T_MAIN

@@ -13,7 +13,7 @@
  *  (2) What a fence is compared with was read before the try was sent.
  *  (3) All claims are on one connection: a server that is silent for one is
  *      silent for all.  So there is none of this in a cluster, and none where
- *      replicas must have a grant.
+ *      replicas must have a grant: there each call has a thread of its own.
  */
 #include "redis.h"
 
@@ -23,12 +23,6 @@
 
 /* At most so many in one write. */
 #define AHEAD_MAX 64
-
-static bool ahead_may(const struct redis_conn *rc, const struct hfi_ahead *item)
-{
-    return rc->acquire == REDIS_FENCED && !rc->cluster && !rc->replicas &&
-           !(item->release && item->claim->doubt);
-}
 
 /* Add the step of one claim, and return its length. */
 static size_t ahead_add(struct redis_conn *rc, struct redis_batch *batch,
@@ -59,14 +53,15 @@ void redis_send_ahead(struct hfi_conn *conn, const struct hfi_ahead *items,
 
     if (n > AHEAD_MAX)
         n = AHEAD_MAX;
-    for (i = 0; i < n && ahead_may(rc, &items[i]); i++) {
+    for (i = 0; i < n; i++) {
         ahead = &redis_own(items[i].receipt)->ahead;
         starts[i] = (struct hfi_mux_start){
             &ahead->call, ahead_add(rc, &batch, &items[i], deadline),
             &ahead->reply};
     }
-    n = batch.failed ? 0 : i;
-    if (n)
+    if (batch.failed)
+        n = 0;
+    else
         n = hfi_mux_begin_several(&rc->mux, batch.bytes, starts, n, deadline);
     for (i = 0; i < n; i++)
         redis_own(items[i].receipt)->ahead.under_way = true;

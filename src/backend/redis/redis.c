@@ -459,6 +459,9 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     st = open_names(rc, url, err);
     if (st)
         return st;
+    if (!open_is(url, "cluster") && !rc->replicas &&
+        rc->acquire == REDIS_FENCED)
+        rc->base.traits |= HFI_TRAIT_AHEAD; /* ahead.c (3) */
     if (!open_is(url, "cluster"))
         return open_greet(rc, &rc->mux, deadline, err);
     st = redis_cluster_open(rc, deadline, err);
