@@ -129,6 +129,9 @@ struct hfi_attempt {
     struct hfi_answer answer;
 };
 
+/* See send_ahead(); nobody else is told. */
+#define HFI_AGAIN ((hf_status)-1)
+
 /* A call that is about to be made: try_acquire(), or release(). */
 struct hfi_ahead {
     const struct hfi_claim *claim;
@@ -227,7 +230,8 @@ struct hfi_backend {
     /* Goes with HFI_TRAIT_AHEAD.  These calls are made next, each once, in this
      * order, by this thread, none of a claim in doubt: send what they send
      * first, and wait for nothing but room to send.  What is not sent here they
-     * send themselves. */
+     * send themselves.  A call that was sent may return HFI_AGAIN: nothing was
+     * done, and it is to be made again, ahead or not. */
     void (*send_ahead)(struct hfi_conn *, const struct hfi_ahead *, size_t n,
                        int64_t deadline);
 

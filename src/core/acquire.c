@@ -147,6 +147,15 @@ static int64_t request_next_try(struct hf_request *rq,
     return now + ms;
 }
 
+/* Is it yet to arrange to be woken? */
+static bool request_arms(const struct hf_request *rq)
+{
+    const struct hf_client *c = rq->client;
+
+    return !rq->grant->watched && !rq->once && c->be->watch &&
+           !(rq->params.flags & HF_POLL) && c->conn->traits & HF_TRAIT_NOTIFY;
+}
+
 /* Arrange to be woken, once, after the first busy.  The mutex is let go.  False
  * if the request was abandoned meanwhile. */
 static bool request_arm(struct hf_request *rq, int64_t deadline)
@@ -155,8 +164,7 @@ static bool request_arm(struct hf_request *rq, int64_t deadline)
     struct hfi_grant *grant = rq->grant;
     hf_status st;
 
-    if (grant->watched || rq->once || !c->be->watch ||
-        rq->params.flags & HF_POLL || !(c->conn->traits & HF_TRAIT_NOTIFY))
+    if (!request_arms(rq))
         return true;
     rq->on_wire = true;
     pthread_mutex_unlock(&c->mu);
@@ -306,6 +314,17 @@ static bool request_take_handoff(struct hf_request *rq, int64_t now)
     return true;
 }
 
+/* Somebody else has it, and others wait for the thread that asked: to arrange to
+ * be woken may take long, and is the beginning of the next step.  acquire.c (2) */
+static void request_arm_later(struct hf_request *rq)
+{
+    rq->on_wire = false;
+    rq->tries++;
+    rq->failures = 0;
+    rq->client->silent = false;
+    rq->arm_first = rq->woken = true;
+}
+
 /* Somebody else has it. */
 static bool request_busy(struct hf_request *rq, const struct hfi_answer *answer,
                          int64_t deadline)
@@ -369,9 +388,11 @@ static bool request_try_begin(struct hf_request *rq, int64_t now,
     ret->err.status = HF_OK; /* not zeroed: a failure fills it */
     ret->err.sys_errno = 0;
     ret->err.text[0] = '\0';
-    if (atomic_load(&c->conn->listening) &&
+    ret->with_others = false;
+    if ((atomic_load(&c->conn->listening) || rq->arm_first) &&
         !request_arm(rq, ret->deadline)) /* so this try is the one after it */
         return false;
+    rq->arm_first = false;
     rq->retry_early_wake = rq->woken && rq->tries > 1;
     rq->woken = rq->called = rq->broken = false;
     rq->expected = 0;
@@ -385,8 +406,10 @@ static bool request_try_begin(struct hf_request *rq, int64_t now,
 }
 
 /* Send it and wait for the answer, with the mutex held, which is let go
- * meanwhile.  False if the request was abandoned. */
-static bool request_try_end(struct hf_client *c, struct hfi_try *try)
+ * meanwhile.  False if the request was abandoned; or in *again, if the try is to
+ * be made again. */
+static bool request_try_end(struct hf_client *c, struct hfi_try *try,
+                            bool *again)
 {
     struct hf_request *rq = try->rq;
     struct hfi_grant *grant = try->grant;
@@ -396,6 +419,9 @@ static bool request_try_end(struct hf_client *c, struct hfi_try *try)
     st = c->be->try_acquire(c->conn, &grant->claim, &grant->receipt,
                             &try->answer, try->deadline, &try->err);
     pthread_mutex_lock(&c->mu);
+    *again = st == HFI_AGAIN && !grant->abandoned;
+    if (*again)
+        return false;
     if (grant->abandoned) {
         grant->claim.doubt = grant->claim.doubt || st == HF_UNCERTAIN;
         hfi_request_abandoned(c, grant, st);
@@ -403,6 +429,10 @@ static bool request_try_end(struct hf_client *c, struct hfi_try *try)
     }
     if (st)
         rq->err = try->err;
+    if (st == HF_BUSY && try->with_others && request_arms(rq)) {
+        request_arm_later(rq);
+        return true;
+    }
     return request_judge(rq, st, try->sent, &try->answer, try->deadline);
 }
 
@@ -495,8 +525,11 @@ enum hfi_step hfi_request_step_begin(struct hf_request *rq, struct hfi_try *try,
 enum hfi_step hfi_request_step_end(struct hf_client *c, struct hfi_try *try,
                                    int64_t *until)
 {
-    return request_try_end(c, try) ? request_stepped(try->rq, until)
-                                   : HFI_STEP_OVER;
+    bool again;
+
+    if (request_try_end(c, try, &again))
+        return request_stepped(try->rq, until);
+    return again ? HFI_STEP_TRY : HFI_STEP_OVER;
 }
 
 /* Move the request on by at most one try, for which the mutex, held by the

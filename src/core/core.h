@@ -226,6 +226,7 @@ struct hf_request {
     bool retry_early_wake; /* the last try followed a wake-up */
     bool called;           /* the service told it to try */
     bool broken;           /* its claim was, since its last try was sent */
+    bool arm_first;        /* it arranges to be woken before its next try */
     bool on_wire;          /* its try, or its watch, is on the wire */
     bool async;            /* a worker steps it, an event ends it */
     bool stepping;         /* a worker is at it */
@@ -250,6 +251,7 @@ struct hfi_try {
     struct hfi_grant *grant; /* its claim */
     struct hfi_answer answer;
     int64_t sent, deadline;
+    bool with_others; /* the thread that sends it has others to see to */
     struct hf_error err;
 };
 
@@ -257,7 +259,7 @@ struct hfi_try {
 enum hfi_step {
     HFI_STEP_OVER,  /* the request is, and may be gone */
     HFI_STEP_LATER, /* it is to be stepped again */
-    HFI_STEP_TRY    /* it is about to ask the service */
+    HFI_STEP_TRY    /* it is about to ask the service, or must ask again */
 };
 
 /* The thread that reads the wake-ups of the service; see listener.c. */

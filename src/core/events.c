@@ -100,6 +100,7 @@ static void notice_take_observer(struct hf_client *c, struct hf_observer *ob,
     ret->user = ob->user;
     if (ob->observed->why.status)
         ret->error = ob->observed->why;
+    ob->heard = false;
     hfi_notice_drop(c, &ob->notice);
 }
 

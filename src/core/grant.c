@@ -514,7 +514,7 @@ int64_t hfi_grant_drop_begin(struct hf_client *c, struct hfi_grant *grant)
 /* Send its release, by `deadline`, unless that was done ahead, after `sent`; and
  * be done with it or leave it to the reaper.  The mutex is let go meanwhile.  A
  * key queue is not passed on before the answer, so that the next one does not
- * find it busy with ourselves. */
+ * find it busy with ourselves.  HFI_AGAIN: to be called again. */
 hf_status hfi_grant_drop_end(struct hf_client *c, struct hfi_grant *grant,
                              int64_t sent, int64_t deadline,
                              struct hf_error *err)
@@ -522,6 +522,8 @@ hf_status hfi_grant_drop_end(struct hf_client *c, struct hfi_grant *grant,
     struct hfi_key_queue *queue = grant->queue;
     hf_status st = hfi_grant_send_release(c, grant, deadline, err);
 
+    if (st == HFI_AGAIN)
+        return st;
     c->silent = st == HF_UNCERTAIN || st == HF_UNAVAILABLE;
     HFI_PROBE2(release, grant->claim.key, st);
     if (hfi_logs(c, HF_LOG_DEBUG))
@@ -535,7 +537,7 @@ hf_status hfi_grant_drop_end(struct hf_client *c, struct hfi_grant *grant,
     else
         hfi_grant_free(c, grant);
     if (st == HF_UNAVAILABLE)
-        st = HF_UNCERTAIN;
+        st = hfi_restate(err, HF_UNCERTAIN);
     hfi_key_queue_promote(c, queue);
     hfi_key_queue_put(c, queue);
     return st;

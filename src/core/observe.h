@@ -92,6 +92,7 @@ struct hf_observer {
     struct hfi_notice notice;
     uint64_t from;  /* it waits for this whole look; 0 once that is over */
     uint64_t since; /* changes before it began */
+    bool heard;     /* it is yet to be told whether the service answers */
     void *user;
 };
 

@@ -294,7 +294,7 @@ static bool observed_arm(struct hf_client *c, struct hfi_observed *o,
 }
 
 /* The service has answered, or not: observers are told when that is another than
- * before.  Those who wait for their first look know nothing yet. */
+ * before, also those who wait for their first look. */
 static bool observed_heard(struct hf_client *c, struct hfi_observed *o,
                            hf_status st, const struct hf_error *err)
 {
@@ -307,8 +307,8 @@ static bool observed_heard(struct hf_client *c, struct hfi_observed *o,
     o->why.status = st;
     for (at = o->observers.next; news && at != &o->observers; at = at->next) {
         ob = hfi_container(at, struct hf_observer, link);
-        if (!ob->from)
-            hfi_notify(c, &ob->notice, HF_CHANGED);
+        ob->heard = true;
+        hfi_notify(c, &ob->notice, HF_CHANGED);
     }
     return st == HF_OK;
 }

@@ -45,6 +45,9 @@ hf_status hfi_observe_start(struct hf_client *c, const char *key, bool prefix,
         hfi_link_init(&ob->link);
         hfi_link_append(&o->observers, &ob->link);
         atomic_fetch_add(&c->refs, 1);
+        ob->heard = o->why.status != HF_OK;
+        if (ob->heard)
+            hfi_notify(c, &ob->notice, HF_CHANGED);
         o->all = true;
         hfi_observed_wake(c, o);
         *ret = ob;
@@ -100,7 +103,7 @@ bool hfi_observer_next(struct hf_observer *ob, struct hf_change *ret)
         observer_describe(seen, ret);
     if (seen && ob->place->next != &ob->observed->changes)
         hfi_notify(c, &ob->notice, HF_CHANGED);
-    else
+    else if (!ob->heard)
         hfi_notice_drop(c, &ob->notice);
     pthread_mutex_unlock(&c->mu);
     return seen != NULL;

@@ -370,25 +370,20 @@ static int release_collect(struct hf_client *c, struct release_ahead *ret)
     return n;
 }
 
-/* For a worker, with the mutex held: end those that wait and may go together, or
- * the first. */
-void hfi_release_steps(struct hf_client *c)
+/* Send the releases of these, and end each whose answer has come.  How many are
+ * left, which are to be made again: the first ones. */
+static int release_round(struct hf_client *c, struct release_ahead *ahead,
+                         int n, int64_t end)
 {
-    struct release_ahead ahead[HFI_AHEAD_MAX];
     struct hfi_ahead items[HFI_AHEAD_MAX];
     struct hf_error err = {0};
-    int i, n = release_collect(c, ahead);
-    int64_t end;
+    int i, left = 0;
     hf_status st;
 
-    hfi_worker_pass_call(c);
-    if (!n && !hfi_link_alone(&c->releases))
-        hfi_release_step(c, false);
     for (i = 0; i < n; i++)
         items[i] = (struct hfi_ahead){.claim = &ahead[i].lock->grant->claim,
                                       .receipt = &ahead[i].lock->grant->receipt,
                                       .release = true};
-    end = hfi_now() + c->timeout_ms;
     if (n > 1) {
         pthread_mutex_unlock(&c->mu);
         c->be->send_ahead(c->conn, items, (size_t)n, end);
@@ -397,8 +392,27 @@ void hfi_release_steps(struct hf_client *c)
     for (i = 0; i < n; i++) {
         st = hfi_grant_drop_end(c, ahead[i].lock->grant, ahead[i].sent, end,
                                 &err);
-        release_done(c, ahead[i].lock, st, &err, NULL);
+        if (st == HFI_AGAIN)
+            ahead[left++] = ahead[i];
+        else
+            release_done(c, ahead[i].lock, st, &err, NULL);
     }
+    return left;
+}
+
+/* For a worker, with the mutex held: end those that wait and may go together, or
+ * the first. */
+void hfi_release_steps(struct hf_client *c)
+{
+    struct release_ahead ahead[HFI_AHEAD_MAX];
+    int n = release_collect(c, ahead);
+    int64_t end = hfi_now() + c->timeout_ms;
+
+    hfi_worker_pass_call(c);
+    if (!n && !hfi_link_alone(&c->releases))
+        hfi_release_step(c, false);
+    while (n)
+        n = release_round(c, ahead, n, end);
 }
 
 /* For hf_close(), which gives the grants back: no worker came for these. */

@@ -184,7 +184,7 @@ hf_status hfi_request_timeout(struct hf_request *rq)
     if (rq->state == HFI_WAITING)
         st = request_timeout_local(rq, key);
     else if (!rq->tries)
-        st = hfi_fail(&rq->err, rq->once ? HF_UNAVAILABLE : HF_TIMEOUT,
+        st = hfi_fail(&rq->err, HF_UNAVAILABLE,
                       "'%s' was not asked for in time: earlier requests of "
                       "this client still wait for the service",
                       key);

@@ -33,8 +33,9 @@
  *      are at others, its own wait ends in time (acquire.c).
  *  (5) `lent_work` <= `lent`: work is left only to threads that are still to
  *      come, and each of them does a piece of it if there is one.
- *  (6) Requests that a worker sends together must be answered by the same time.
- *      So none of them waits for another longer than it would for itself.
+ *  (6) Requests that a worker sends together must be answered by the same time,
+ *      and none of them asks for more before all answers are there.  So none
+ *      waits for another longer than it would for itself.
  *  (7) While `coming`, a worker that was called has yet to look for work, and
  *      nobody else is called for what it may take along.  Before it blocks it
  *      calls another if it leaves some of that.
@@ -53,6 +54,10 @@
  * then. */
 #define LATE_WORKER_MS 50
 
+/* Requests that go together must be answered by times that are no farther apart.
+ * worker.c (6) */
+#define APART_MS 50
+
 /* A thread that was lent goes on with a request for so long at most. */
 #define LENT_STEPS 2
 
@@ -69,7 +74,7 @@ static void worker_queue(struct hf_client *c, struct hf_request *rq,
     }
     now = hfi_now();
     if (rq->once)
-        end = hfi_after(now, c->timeout_ms);
+        end = hfi_after(end, c->timeout_ms);
     else if (end < now + LATE_WORKER_MS)
         end = now + LATE_WORKER_MS;
     hfi_keeper_set(c, &rq->timer, end);
@@ -106,7 +111,8 @@ static void worker_next_first(struct hf_client *c, struct hfi_key_queue *queue)
         return;
     rq = hfi_container(queue->held_back.next, struct hf_request, ready);
     hfi_link_remove(&rq->ready);
-    hfi_worker_add(c, rq);
+    worker_queue(c, rq, c->ready.next); /* before those that came later */
+    hfi_worker_hire(c);
 }
 
 /* Take the first that waits for a thread; `lent`: this one takes its event.
@@ -182,7 +188,6 @@ void hfi_worker_pass_call(struct hf_client *c)
 struct worker_batch {
     struct worker_piece pieces[HFI_AHEAD_MAX];
     struct hfi_try tries[HFI_AHEAD_MAX];
-    struct hfi_ahead items[HFI_AHEAD_MAX];
     int n;
 };
 
@@ -192,14 +197,17 @@ static bool worker_may_join(const struct hf_client *c,
                             const struct worker_batch *batch)
 {
     const struct hf_request *rq;
+    int64_t apart;
 
     if (batch->n == HFI_AHEAD_MAX || hfi_link_alone(&c->ready))
         return false;
+    if (!batch->n)
+        return true;
     rq = hfi_container(c->ready.next, const struct hf_request, ready);
-    return !batch->n ||
-           (batch->pieces[0].first && !rq->tries && !rq->return_first &&
-            hfi_request_limit(rq, batch->tries[0].sent) ==
-                batch->tries[0].deadline);
+    apart =
+        hfi_request_limit(rq, batch->tries[0].sent) - batch->tries[0].deadline;
+    return batch->pieces[0].first && !rq->tries && !rq->return_first &&
+           apart <= APART_MS && apart >= -APART_MS;
 }
 
 /* Step those that wait up to where they ask the service. */
@@ -225,33 +233,47 @@ static void worker_collect(struct hf_client *c, struct worker_batch *batch)
     }
 }
 
+/* Send the tries of the batch, and end the steps of those whose answers have
+ * come.  Those that must ask again stay. */
+static void worker_round(struct hf_client *c, struct worker_batch *batch)
+{
+    struct hfi_ahead items[HFI_AHEAD_MAX];
+    int64_t until = 0;
+    enum hfi_step step;
+    int i, n = batch->n;
+
+    for (i = 0; i < n; i++) {
+        batch->tries[i].with_others = n > 1;
+        items[i] =
+            (struct hfi_ahead){.claim = &batch->tries[i].grant->claim,
+                               .receipt = &batch->tries[i].grant->receipt};
+    }
+    if (n > 1) {
+        pthread_mutex_unlock(&c->mu);
+        c->be->send_ahead(c->conn, items, (size_t)n, batch->tries[0].deadline);
+        pthread_mutex_lock(&c->mu);
+    }
+    batch->n = 0;
+    for (i = 0; i < n; i++) {
+        step = hfi_request_step_end(c, &batch->tries[i], &until);
+        if (step != HFI_STEP_TRY) {
+            worker_put(c, &batch->pieces[i], step == HFI_STEP_OVER, until);
+            continue;
+        }
+        batch->pieces[batch->n] = batch->pieces[i];
+        batch->tries[batch->n++] = batch->tries[i];
+    }
+}
+
 /* Step all that wait and can go together: they are answered together, too. */
 static void worker_step_requests(struct hf_client *c)
 {
     struct worker_batch batch;
-    int64_t until = 0;
-    struct hfi_try *try;
-    bool over;
-    int i;
 
     worker_collect(c, &batch);
     hfi_worker_pass_call(c);
-    for (i = 0; i < batch.n; i++) {
-        try = &batch.tries[i];
-        batch.items[i] = (struct hfi_ahead){.claim = &try->grant->claim,
-                                            .receipt = &try->grant->receipt};
-    }
-    if (batch.n > 1) {
-        pthread_mutex_unlock(&c->mu);
-        c->be->send_ahead(c->conn, batch.items, (size_t)batch.n,
-                          batch.tries[0].deadline);
-        pthread_mutex_lock(&c->mu);
-    }
-    for (i = 0; i < batch.n; i++) {
-        over =
-            hfi_request_step_end(c, &batch.tries[i], &until) == HFI_STEP_OVER;
-        worker_put(c, &batch.pieces[i], over, until);
-    }
+    while (batch.n)
+        worker_round(c, &batch);
 }
 
 /* Does an observation want a look, and may one more worker take it? */

@@ -162,6 +162,63 @@ TEST(that_the_server_is_gone_is_told)
     rt_end(&s);
 }
 
+/* Whoever is busy with a change when the server goes is told of that afterwards;
+ * and so is an observer that begins while it is away. */
+TEST(that_the_server_is_gone_is_told_whenever_one_looks)
+{
+    struct rt_server s = {0};
+    struct watcher one, late;
+    hf_client *client;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    watcher_start(&one, client, "k", 0);
+    t_poll_until(sees(&one, false), 10000);
+    lk = rt_lock(client, "k", 10000, 60000, 0);
+    t_poll_until(answers(client, true), 10000);
+    rt_crash(&s);
+    t_sleep_ms(1000);
+    while (sees(&one, true) && one.told)
+        one.told = false;
+    t_poll_until(answers(client, false), 10000);
+    watcher_start(&late, client, "k", 0);
+    t_poll_until(answers(client, false), 10000);
+    rt_again(&s);
+    t_poll_until(answers(client, true), 20000);
+    hf_observe_stop(one.observer);
+    hf_observe_stop(late.observer);
+    hf_release(lk, NULL);
+    hf_close(client);
+    rt_stop(&s);
+}
+
+/* The mark of a break is a change: it does not wait for the next look. */
+TEST(a_break_is_told)
+{
+    struct rt_server s = {0};
+    struct watcher one, all;
+    hf_client *client;
+    hf_lock *lk;
+
+    rt_start(&s, NULL);
+    client = rt_open(&s, "");
+    watcher_start(&one, client, "k", 0);
+    watcher_start(&all, client, "", HF_PREFIX);
+    lk = rt_lock(client, "k", 10000, 600000, 0);
+    t_poll_until(sees(&one, true) && sees(&all, true), 10000);
+    CHECK(!one.last.info.broken && !all.last.info.broken);
+    CHECK_OK(hf_break(client, "k", hf_fence(lk), &t_err));
+    t_poll_until(sees(&one, true) && one.last.info.broken, 4000);
+    t_poll_until(sees(&all, true) && all.last.info.broken, 4000);
+    CHECK_STATUS(hf_release(lk, &t_err), HF_LOST);
+    t_poll_until(sees(&one, false) && sees(&all, false), 10000);
+    hf_observe_stop(one.observer);
+    hf_observe_stop(all.observer);
+    hf_close(client);
+    rt_end(&s);
+}
+
 /* The server takes no prefixes that overlap. */
 TEST(prefixes_may_contain_each_other)
 {

@@ -17,7 +17,8 @@
  *  (2) While requests are in the list, COMBINE_FREE calls are under way, or the
  *      first of those who wait is awake, or wakes when another may begin.
  *  (3) A call ends by the first deadline of its requests, so nobody needs to
- *      leave one that was taken.
+ *      leave one that was taken.  The others end little later: none has much less
+ *      time because of another.
  *  (4) Of the requests of one call no two have the same `conflict_key`.
  */
 #include "etcd.h"
@@ -44,8 +45,10 @@
 /* How many are considered for that. */
 #define COMBINE_SCAN 96
 
-/* A request with less time than this goes alone. */
-#define COMBINE_LEFT_MS 1000
+/* A request with less time than this goes alone; and those that go together must
+ * be answered by times that are no farther apart than this. */
+#define COMBINE_LEFT_MS  1000
+#define COMBINE_APART_MS 100
 
 struct etcd_request {
     struct hfi_link link; /* in conn->requests */
@@ -191,7 +194,7 @@ static bool request_fits(const struct etcd_request *request,
 static size_t combine_batch(struct etcd_conn *ec,
                             struct etcd_request **requests, int64_t *deadline)
 {
-    int64_t soon = hfi_now() + COMBINE_LEFT_MS;
+    int64_t soon = hfi_now() + COMBINE_LEFT_MS, first = *deadline;
     struct hfi_link *at, *next;
     size_t n = 1, scanned = 0;
 
@@ -202,7 +205,10 @@ static size_t combine_batch(struct etcd_conn *ec,
             hfi_container(at, struct etcd_request, link);
 
         next = at->next;
-        if (request->deadline <= soon || !request_fits(request, requests, n))
+        if (request->deadline <= soon ||
+            request->deadline > first + COMBINE_APART_MS ||
+            request->deadline < first - COMBINE_APART_MS ||
+            !request_fits(request, requests, n))
             continue;
         if (request->deadline < *deadline)
             *deadline = request->deadline; /* (3) */

@@ -14,6 +14,9 @@
  *  (3) All claims are on one connection: a server that is silent for one is
  *      silent for all.  So there is none of this in a cluster, and none where
  *      replicas must have a grant: there each call has a thread of its own.
+ *  (4) A server that has lost its scripts refuses all of them together.  The
+ *      first call sends the script whole, and the others say HFI_AGAIN: they go
+ *      out together once more, behind it.
  */
 #include "redis.h"
 
@@ -63,7 +66,10 @@ void redis_send_ahead(struct hfi_conn *conn, const struct hfi_ahead *items,
         n = 0;
     else
         n = hfi_mux_begin_several(&rc->mux, batch.bytes, starts, n, deadline);
-    for (i = 0; i < n; i++)
-        redis_own(items[i].receipt)->ahead.under_way = true;
+    for (i = 0; i < n; i++) {
+        ahead = &redis_own(items[i].receipt)->ahead;
+        ahead->under_way = true;
+        ahead->first = !i;
+    }
     redis_batch_free(&batch);
 }

@@ -12,6 +12,7 @@ if (op == 'B' or op == 'F') and not shares then
   else
     write_first()
     call('HSET', meta, 'b', fence)
+    call('SET', lock, value, 'KEEPTTL') -- Observers are told of this key.
     -- Where nobody waits, its release looks at the queue only (fast.lua).
     if op == 'F' then
       call('ZREM', queue, '-' .. holder)

@@ -62,7 +62,9 @@ static bool command_again(struct redis_conn *rc, const redisReply *reply,
     return true;
 }
 
-/* It was sent ahead: wait for its answer.  ahead.c */
+/* It was sent ahead: wait for its answer.  Where the server lacks the script the
+ * first of those that were sent together brings it, and the others are sent
+ * again.  ahead.c (4) */
 static hf_status command_await(struct redis_conn *rc, struct redis_ahead *ahead,
                                redisReply **ret, int64_t deadline,
                                struct hf_error *err)
@@ -72,6 +74,10 @@ static hf_status command_await(struct redis_conn *rc, struct redis_ahead *ahead,
     ahead->under_way = false;
     if (st)
         return hfi_wrap(err, st, "%s", rc->base.endpoint);
+    if (redis_is_noscript(ahead->reply) && !ahead->first) {
+        freeReplyObject(ahead->reply);
+        return HFI_AGAIN;
+    }
     *ret = ahead->reply;
     return HF_OK;
 }
@@ -135,7 +141,8 @@ hf_status redis_key_command(struct redis_conn *rc, const char *key,
     for (i = 0; i < ATTEMPTS; i++) {
         st = command_once(rc, &way, order, &reply, deadline, err);
         if (st) {
-            command_failed(rc, &way, order);
+            if (st != HFI_AGAIN)
+                command_failed(rc, &way, order);
             return st;
         }
         if (!command_again(rc, reply, &way))

@@ -135,6 +135,7 @@ struct redis_ahead {
     redisReply *reply;
     struct redis_asked asked;
     bool under_way;
+    bool first;        /* of those that were sent together */
     bool unsubscribed; /* nobody will wake the claim */
 };
 
