@@ -66,9 +66,11 @@ static hf_status collect_some(struct sql_conn *conn, struct sql_call *call,
     *more = !st && batch.rows;
     if (!*more)
         return st;
-    call->owner = batch.last;
-    if (batch.idle && !dry_run)
+    if (batch.idle && !dry_run) {
+        call->owner = batch.last;
         st = sql_run(conn, SQL_COLLECT, call, &removed, deadline, err);
+        call->owner = NULL; /* The next look sends what is there. */
+    }
     if (st)
         return st;
     ret->looked_at += batch.rows;
