@@ -384,7 +384,8 @@ HF_CHECK hf_status hf_acquire_all(hf_client *client, const char *const *keys,
 
 /* Give the lock back and end the handle.  HF_OK: it was ours until now.
  * HF_LOST: it had been lost before, also to an hf_break() that we have not heard
- * of; whatever another has is untouched, and a loss that is known here does not
+ * of, unless the lock only passes to another thread of the client or lingers;
+ * whatever another has is untouched, and a loss that is known here does not
  * wait for the service.
  * HF_UNCERTAIN: no answer; the client goes on trying until the lease is over.
  * An inner release of a reentrant lock only counts down. */
@@ -417,11 +418,13 @@ hf_loss hf_lost_reason(const hf_lock *lock);
  * a moment later; hf_extend() does not wait for that. */
 int64_t hf_remaining_ms(const hf_lock *lock);
 
-/* Greater than the fence of every earlier grant of this key.  Hand it to the
- * resource that the lock protects and let that refuse a smaller one.  Stays
- * the same while the lock stays with this client (reentrancy, linger, local
- * hand-over); HF_FAIR gives every acquisition its own.  The fence of a shared
- * lock is greater than that of every earlier exclusive one. */
+/* That of the grant: greater than the fence of every earlier grant of this key.
+ * Hand it to the resource that the lock protects and let that refuse a smaller
+ * one.  Stays the same while the lock stays with this client: acquisitions that
+ * share a grant (reentrancy, linger, local hand-over) have its fence, also after
+ * another's hf_break_force() and a later grant, until this client is told of it.
+ * HF_FAIR gives every acquisition its own.  The fence of a shared lock is greater
+ * than that of every earlier exclusive one. */
 uint64_t hf_fence(const hf_lock *lock);
 
 /* Which of the permits it is: 0 to permits - 1, different from that of every
@@ -589,7 +592,8 @@ HF_CHECK hf_status hf_list(hf_client *client, const char *prefix,
 /* Take the lock away from its holder, if its grant is still the one with this
  * fence; HF_LOST if it is not.  The holder is notified and cannot renew; nobody
  * else is granted the lock before the holder has released it or its lease is
- * over.  hf_inspect() says how long that may take. */
+ * over.  hf_inspect() says how long that may take.  Until the holder's client is
+ * told, acquisitions inside it may still share the broken grant, with its fence. */
 HF_CHECK hf_status hf_break(hf_client *client, const char *key, uint64_t fence,
                             struct hf_error *err);
 

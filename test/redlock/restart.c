@@ -384,4 +384,78 @@ TEST_TIMEOUT(fences_rise_while_minorities_forget, 120)
     rl_end(&rl);
 }
 
+/* A node that comes back as another run of the server, and at first lets nobody
+ * load a script: connecting it fails after it has said who it is. */
+static void again_without_scripts(struct rt_server *s)
+{
+    static const char *const rights[] = {"--user", "default",     "on",
+                                         "nopass", "~*",          "&*",
+                                         "+@all",  "-script|load"};
+    size_t i, n = 0;
+
+    rt_crash(s);
+    while (s->args[n])
+        n++;
+    CHECK_LT(n + 8, RT_ARGS);
+    for (i = 0; i < 8; i++)
+        s->args[n + i] = strdup(rights[i]);
+    rt_again(s);
+}
+
+static bool was_refused(struct rt_server *s)
+{
+    redisReply *log = rt_ask(s, "ACL LOG");
+    bool refused = log->elements > 0;
+
+    freeReplyObject(log);
+    return refused;
+}
+
+/* The number of a connection is good for one run of the server: in the next it is
+ * that of somebody else. */
+TEST(a_node_that_restarts_is_not_told_to_end_the_connection_of_a_stranger)
+{
+    enum { FIRST = 40, STRANGERS = 200 };
+    struct hf_lock_opts opts = rt_opts(3000, 0);
+    redisContext *strangers[STRANGERS];
+    redisReply *reply;
+    struct rl rl;
+    char path[200];
+    hf_client *client;
+    hf_lock *lk = NULL;
+    long long last;
+    int n = 0;
+
+    signal(SIGPIPE, SIG_IGN); /* It is to be said who was cut off. */
+    rl_start(&rl, "?quarantine=off", false);
+    snprintf(path, sizeof(path), "%s/sock", rl.nodes[0].dir);
+    while (rt_int(&rl.nodes[0], "CLIENT ID") < FIRST)
+        ;
+    client = rl_open(&rl);
+    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    t_poll_until(rl_count(&rl, "k", hf_token(lk)) == RL_N, 10000);
+    last = rt_int(&rl.nodes[0], "CLIENT ID");
+    again_without_scripts(&rl.nodes[0]);
+    for (long long id = 0; id < last; n++) { /* also that which ours had */
+        CHECK_LT(n, STRANGERS);
+        strangers[n] = redisConnectUnix(path);
+        reply = redisCommand(strangers[n], "CLIENT ID");
+        CHECK(reply);
+        id = reply->integer;
+        freeReplyObject(reply);
+    }
+    t_poll_until(was_refused(&rl.nodes[0]), 20000);
+    rt_do(&rl.nodes[0], "ACL SETUSER default +script|load");
+    t_poll_until(rl_count(&rl, "k", hf_token(lk)) == RL_N, 20000);
+    while (n--) {
+        reply = redisCommand(strangers[n], "PING");
+        CHECK(reply);
+        freeReplyObject(reply);
+        redisFree(strangers[n]);
+    }
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rl_end(&rl);
+}
+
 T_MAIN

@@ -88,10 +88,9 @@ static const struct redlock_node *handshake_twin(
     return NULL;
 }
 
-/* (b): who it is.  *other: it is surely not the server that it was before.  Who
- * does not say which it is may be another each time. */
+/* (b): who it is.  Who does not say which it is may be another each time. */
 static hf_status handshake_identity(struct redlock_node *node,
-                                    const redisReply *info, bool *other,
+                                    const redisReply *info,
                                     struct hf_error *err)
 {
     const char *id = info_field(info, "\nrun_id:");
@@ -106,7 +105,6 @@ static hf_status handshake_identity(struct redlock_node *node,
     atomic_store(&node->native, version && strtol(version, NULL, 10) >= 7);
     pthread_mutex_lock(&node->rl->mu);
     same = run_id[0] && !strcmp(node->run_id, run_id);
-    *other = !same && run_id[0] && node->run_id[0];
     if (run_id[0])
         twin = handshake_twin(node, run_id);
     if (twin) {
@@ -124,8 +122,7 @@ static hf_status handshake_identity(struct redlock_node *node,
 /* (b), and what needs no answer before it: our id there, and the script. */
 static hf_status handshake_know(struct redlock_node *node,
                                 struct mux_link *link, long long *id,
-                                bool *other, int64_t deadline,
-                                struct hf_error *err)
+                                int64_t deadline, struct hf_error *err)
 {
     const char *info[] = {"INFO", "server"}, *ask[] = {"CLIENT", "ID"};
     const char *load[] = {"SCRIPT", "LOAD", node->rl->script};
@@ -141,7 +138,7 @@ static hf_status handshake_know(struct redlock_node *node,
         st = redlock_handshake_may(node, link, &reply, deadline, err);
     if (!st) {
         node->slow = true; /* until all is done */
-        st = handshake_identity(node, reply, other, err);
+        st = handshake_identity(node, reply, err);
     }
     if (reply)
         freeReplyObject(reply);
@@ -158,13 +155,23 @@ static hf_status handshake_know(struct redlock_node *node,
     return st;
 }
 
+/* The id of the connection before; 0 if there is none to end.  In another run of
+ * the server it is that of a stranger. */
+static long long handshake_before(const struct redlock_node *node)
+{
+    bool other = node->run_id[0] && node->client_run[0] &&
+                 strcmp(node->run_id, node->client_run) != 0;
+
+    return other ? 0 : node->client_id;
+}
+
 /* (c): nothing of the connection before is served any more.  And (d), which may
  * be asked before that. */
 static hf_status handshake_kill(struct redlock_node *node,
-                                struct mux_link *link, long long before,
-                                long long now, int64_t deadline,
-                                struct hf_error *err)
+                                struct mux_link *link, long long now,
+                                int64_t deadline, struct hf_error *err)
 {
+    long long before = handshake_before(node);
     char id[24];
     const char *kill[] = {"CLIENT", "KILL", "ID", id};
     struct redis_batch batch = {0};
@@ -184,6 +191,7 @@ static hf_status handshake_kill(struct redlock_node *node,
     if (st)
         return st;
     node->client_id = now;
+    memcpy(node->client_run, node->run_id, sizeof(node->client_run));
     return redlock_quarantine_handshake(node, link, sent, deadline, err);
 }
 
@@ -191,15 +199,13 @@ static hf_status node_handshake(void *arg, struct mux_link *link,
                                 int64_t deadline, struct hf_error *err)
 {
     struct redlock_node *node = arg;
-    bool other = false;
     long long id = 0;
     hf_status st = redis_handshake(&node->rc, link, deadline, err);
 
     if (!st)
-        st = handshake_know(node, link, &id, &other, deadline, err);
+        st = handshake_know(node, link, &id, deadline, err);
     if (!st)
-        st = handshake_kill(node, link, other ? 0 : node->client_id, id,
-                            deadline, err);
+        st = handshake_kill(node, link, id, deadline, err);
     return st ? st : redlock_pending_send(node, link, deadline, err);
 }
 

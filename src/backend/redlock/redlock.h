@@ -70,6 +70,7 @@ struct redlock_node {
     struct hf_error why; /* of the last failure */
     char run_id[48];
     long long client_id;   /* of our last connection there, 0 unknown */
+    char client_run[48];   /* the run_id that this is of; "" unknown */
     int64_t born;          /* not before it was started, on our clock */
     int64_t noted;         /* when it was first seen since; quarantine.c */
     int64_t ahead[2];      /* its clock, less ours, in ms: least and most */
