@@ -57,15 +57,19 @@ int cli_exit_of(hf_status st);
  * status for it. */
 int cli_fail(const struct hf_error *err);
 
+/* Is the service out of reach, perhaps only for a while? */
+bool cli_is_away(const struct hf_error *err);
+
 /* Open the service that the options name.  CLI_OK, or the exit status after
  * having said why.  A warning of the service is said once.  If -w gives a time,
- * a service that cannot be reached is tried again until then; elect does that
- * for ever. */
+ * a service that cannot be reached is tried again until then; elect, watch and
+ * leader --wait do that for ever. */
 int cli_open(const struct cli_opts *opts, hf_client **ret,
              struct hf_service *svc);
 
 /* Close it, without waiting long for a service that does not answer. */
 void cli_close(hf_client *client);
+void cli_close_within(hf_client *client, int64_t ms);
 
 /* Say what has become doubtful since cli_open() or the last call. */
 void cli_warn_again(const struct cli_opts *opts, hf_client *client,

@@ -161,6 +161,11 @@ int cli_fail(const struct hf_error *err)
     return cli_exit_of(err->status);
 }
 
+bool cli_is_away(const struct hf_error *err)
+{
+    return err->status == HF_UNAVAILABLE || err->status == HF_UNCERTAIN;
+}
+
 /* Whether a service could not be opened because its URL is wrong: malformed, or
  * with a host or path that does not exist. */
 static bool commands_bad_url(const struct hf_error *err)
@@ -204,11 +209,17 @@ static hf_status commands_try(const struct cli_opts *opts, int64_t left,
     return commands_job.st;
 }
 
+/* Does the command go on, without a limit, while the service is out of reach? */
+static bool commands_waits(const struct cli_opts *opts)
+{
+    return opts->cmd->bit & (IN_ELECT | IN_WATCH) || opts->wait_leader;
+}
+
 /* Open the service; a wait that was asked for begins here. */
 static hf_status commands_connect(const struct cli_opts *opts, hf_client **ret,
                                   struct hf_error *err)
 {
-    bool forever = opts->wait_ms < 0 && opts->cmd->bit == IN_ELECT;
+    bool forever = opts->wait_ms < 0 && commands_waits(opts);
     int64_t left = opts->wait_ms, pause = 100;
     int64_t end = forever ? INT64_MAX : cli_now() + left;
     bool told = opts->quiet;
@@ -292,7 +303,12 @@ static void commands_close(void *client)
 
 void cli_close(hf_client *client)
 {
-    end_within(END_MS, commands_close, client);
+    cli_close_within(client, END_MS);
+}
+
+void cli_close_within(hf_client *client, int64_t ms)
+{
+    end_within(ms, commands_close, client);
 }
 
 void cli_warn_again(const struct cli_opts *opts, hf_client *client,

@@ -12,14 +12,20 @@
 
 #define LEADER_LOOK_MS 50   /* if no descriptor is left */
 #define LEADER_MORE_MS 1000 /* for an answer, when the wait is over */
+#define LEADER_ASK_MS  1000 /* until the service is asked again */
+#define LEADER_END_MS  100  /* to close: nothing depends on it */
 
 /* What was heard of the key while waiting: from the observer, and as the answer
- * to one question, without which "nobody" would not be known to be true. */
+ * to one question, without which "nobody" would not be known to be true.  It is
+ * asked until the service has answered. */
 struct leader_heard {
     struct hf_change change;
     struct hf_info info;
-    struct hf_error err; /* of the question */
+    struct hf_error err; /* of the question, or one that is final */
+    int64_t ask_at;      /* INT64_MAX: not any more, or it is under way */
     bool told, answered;
+    bool away; /* that was said */
+    bool over; /* by a leader, or by an error that is final */
 };
 
 static bool leader_is_there(const struct hf_info *info)
@@ -64,31 +70,73 @@ static int leader_print(const struct cli_opts *opts, const struct hf_info *info)
     return leader_is_there(info) ? CLI_OK : CLI_FREE;
 }
 
-/* Take what there is; true if somebody leads now. */
-static bool leader_appears(hf_client *client, struct leader_heard *heard)
+/* Does the event say that there is no use in waiting? */
+static bool leader_fails(struct leader_heard *heard,
+                         const struct hf_event *event)
+{
+    if (!event->error.status || cli_is_away(&event->error))
+        return false;
+    heard->err = event->error;
+    heard->answered = true;
+    heard->told = false;
+    return true;
+}
+
+/* The question is answered, or the service is out of reach. */
+static void leader_answered(const struct cli_opts *opts,
+                            struct leader_heard *heard,
+                            const struct hf_error *err)
+{
+    heard->answered = true;
+    heard->err = *err;
+    if (!cli_is_away(err))
+        return;
+    heard->ask_at = cli_now() + LEADER_ASK_MS;
+    if (!heard->away && !opts->quiet)
+        cli_say("%s: waiting for the service", err->text);
+    heard->away = true;
+}
+
+/* Take what there is. */
+static void leader_hear(const struct cli_opts *opts, hf_client *client,
+                        struct leader_heard *heard)
 {
     struct hf_event event = HF_EVENT_INIT;
 
-    while (hf_next_event(client, &event)) {
-        if (event.type == HF_ANSWERED) {
-            heard->answered = true;
-            heard->err = event.error;
-        }
-        while (event.type == HF_CHANGED &&
+    while (!heard->over && hf_next_event(client, &event)) {
+        if (event.type == HF_ANSWERED)
+            leader_answered(opts, heard, &event.error);
+        heard->over = leader_fails(heard, &event);
+        while (!heard->over && event.type == HF_CHANGED &&
                hf_observer_next(event.observer, &heard->change)) {
             heard->told = true;
-            if (leader_is_there(&heard->change.info))
-                return true;
+            heard->over = leader_is_there(&heard->change.info);
         }
     }
-    return false;
 }
 
-static void leader_sleep(hf_client *client, int64_t end)
+/* Ask who leads, if it is time to. */
+static void leader_ask(const struct cli_opts *opts, hf_client *client,
+                       struct leader_heard *heard)
+{
+    hf_request *request;
+
+    if (cli_now() < heard->ask_at)
+        return;
+    heard->ask_at = INT64_MAX;
+    heard->info = (struct hf_info)HF_INFO_INIT;
+    if (hf_inspect_start(client, opts->args[0], &heard->info, NULL, &request,
+                         &heard->err))
+        heard->answered = heard->over = true;
+}
+
+static void leader_sleep(hf_client *client, const struct leader_heard *heard,
+                         int64_t end)
 {
     struct pollfd fd = {.fd = hf_events_fd(client), .events = POLLIN};
-    int64_t left = end - cli_now();
+    int64_t left = (heard->ask_at < end ? heard->ask_at : end) - cli_now();
 
+    left = left < 0 ? 0 : left;
     left = left > LEADER_LOOK_MS && fd.fd < 0 ? LEADER_LOOK_MS : left;
     poll(&fd, 1, left < 60000 ? (int)left : 60000);
 }
@@ -115,18 +163,20 @@ static int leader_wait(const struct cli_opts *opts, hf_client *client,
     struct leader_heard heard = {.change = HF_CHANGE_INIT,
                                  .info = HF_INFO_INIT};
     hf_observer *observer;
-    hf_request *request;
     struct hf_error err;
 
-    if (hf_inspect_start(client, opts->args[0], &heard.info, NULL, &request,
-                         &err) ||
-        hf_observe_start(client, opts->args[0], 0, NULL, &observer, &err))
+    if (hf_observe_start(client, opts->args[0], 0, NULL, &observer, &err))
         return cli_fail(&err);
-    while (!leader_appears(client, &heard) && cli_now() < end)
-        leader_sleep(client, end);
-    while (!heard.told && !heard.answered && cli_now() < end + LEADER_MORE_MS) {
-        leader_sleep(client, end + LEADER_MORE_MS);
-        leader_appears(client, &heard);
+    leader_ask(opts, client, &heard);
+    while (!heard.over && cli_now() < end) {
+        leader_sleep(client, &heard, end);
+        leader_hear(opts, client, &heard);
+        leader_ask(opts, client, &heard);
+    }
+    while (!heard.over && !heard.told && !heard.answered &&
+           cli_now() < end + LEADER_MORE_MS) {
+        leader_sleep(client, &heard, end + LEADER_MORE_MS);
+        leader_hear(opts, client, &heard);
     }
     hf_observe_stop(observer);
     return leader_conclude(opts, &heard);
@@ -144,13 +194,15 @@ static int leader_look(const struct cli_opts *opts, hf_client *client)
 
 int cmd_leader(struct cli_opts *opts)
 {
-    int64_t begun = cli_now();
+    int64_t end = INT64_MAX, left;
     struct hf_service svc;
     hf_client *client;
     int code;
 
     if (opts->nargs != 1)
         return cli_usage(opts->cmd, "'leader' takes one KEY");
+    if (opts->wait_ms >= 0)
+        end = cli_now() + opts->wait_ms;
     code = cli_key(opts, "the", opts->args[0]);
     say_start(); /* A message waits for no reader. */
     if (!code)
@@ -158,11 +210,12 @@ int cmd_leader(struct cli_opts *opts)
     if (code)
         return code;
     if (opts->wait_leader || opts->wait_ms > 0)
-        code =
-            leader_wait(opts, client,
-                        opts->wait_ms < 0 ? INT64_MAX : begun + opts->wait_ms);
+        code = leader_wait(opts, client, end);
     else
         code = leader_look(opts, client);
-    cli_close(client);
+    left = end - cli_now();
+    cli_close_within(client, left < LEADER_END_MS ? LEADER_END_MS
+                             : left < END_MS      ? left
+                                                  : END_MS);
     return code;
 }

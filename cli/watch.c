@@ -54,7 +54,7 @@ struct watch {
  * status of an error that does not go away. */
 static int watch_answered(struct watch *w, const struct hf_error *err)
 {
-    bool away = err->status == HF_UNAVAILABLE || err->status == HF_UNCERTAIN;
+    bool away = cli_is_away(err);
     int64_t pause = w->opts->retry_ms ? w->opts->retry_ms : WATCH_ASK_MS;
 
     w->asking = false;
@@ -331,7 +331,7 @@ int cmd_watch(struct cli_opts *opts)
     code = cli_open(opts, &w.client, &svc);
     if (code)
         return code;
-    w.ask_at = cli_now() + (opts->retry_ms ? opts->retry_ms : WATCH_ASK_MS);
+    w.ask_at = cli_now(); /* What may not be read is known at once. */
     watch_out_open(&w);
     if (!watch_sig_open(&w))
         code = sig_failed();

@@ -171,7 +171,8 @@ exits 'and nothing stays behind' 1 "$hf" leader campaign
 
 # A service that is silent when the leader resigns has two seconds in all, also
 # if an heir is named.  The default limit of a request is five.
-if command -v redis-server >/dev/null && redis_start; then
+if command -v redis-server >/dev/null && command -v redis-cli >/dev/null &&
+    redis_start; then
     "$hf" elect --heir next silent -- sh -c "touch '$tmp/leads'; sleep 2" 2>"$tmp/err" &
     leader=$!
     until_true [ -e "$tmp/leads" ]
@@ -211,6 +212,41 @@ END
         "$hf" leader -u "redis://127.0.0.1:$(cat "$tmp/mute")" -w 100ms hushed
     has 'and the message says so' 'not known who leads' "$said"
     kill $mute
+
+    # An error that is final ends the wait for a leader as it ends everything else.
+    redis-cli -p $port acl setuser stranger on '>pw' +@all '~other' '&*' >/dev/null
+    none=redis://stranger:pw@127.0.0.1:$port
+    exits 'leader --wait ends where the key may not be read: status 77' 77 \
+        "$hf" leader --wait -u $none rights
+    has 'and says why' NOPERM "$said"
+    exits 'and so it does with a limit' 77 "$hf" leader --wait -w 50s -u $none rights
+    "$hf" leader --wait denied >"$tmp/denied" 2>&1 &
+    watcher=$!
+    until_true sh -c 'redis-cli -p $0 client list | grep -q cmd=exists' $port
+    redis-cli -p $port acl setuser default -@all +acl +set >/dev/null
+    redis-cli -p $port set holdfast:denied x >/dev/null
+    wait $watcher
+    is 'also when the right is lost meanwhile' 77 $?
+    redis-cli -p $port acl setuser default +@all >/dev/null
+
+    # A service that is not there yet.
+    kill $server
+    wait $server
+    exits 'leader asks once' 69 "$hf" leader late
+    exits 'leader -w waits for the service as long' 69 "$hf" leader -w 50ms late
+    exits 'a wrong URL ends leader --wait at once' 78 "$hf" leader --wait -u no: late
+    "$hf" leader --wait late >"$tmp/late" 2>"$tmp/err" &
+    watcher=$!
+    until_true grep -q 'trying again' "$tmp/err"
+    ok 'leader --wait waits for the service, too, and says so'
+    redis_serve $port
+    "$hf" elect --value first late -- sleep 1000 &
+    leader=$!
+    wait $watcher
+    is 'and then for a leader' 0 $?
+    is 'which it prints' first "$(cat "$tmp/late")"
+    kill $leader
+    wait $leader
     kill $server
 else
     skip 'a silent service does not change the status' 'redis-server is missing'

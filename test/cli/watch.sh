@@ -208,6 +208,39 @@ END
 timeout 60 python3 "$tmp/slow.py" "$hf" 2>"$tmp/err"
 ok 'and no signal that does not end it costs a byte of its lines'
 
+# A service that is not there yet, and errors that are final.
+exits 'a wrong URL ends it at once' 78 "$hf" watch -u no: k
+if command -v redis-server >/dev/null && command -v redis-cli >/dev/null &&
+    redis_start; then
+    redis-cli -p $port acl setuser stranger on '>pw' +@all '~other' '&*' >/dev/null
+    none=127.0.0.1:$port
+    exits 'and so does a wrong password: status 77' 77 \
+        "$hf" watch -u redis://stranger:no@$none k
+    exits 'or a key that may not be read' 77 "$hf" watch --retry 1h \
+        -u redis://stranger:pw@$none k
+    kill $server
+    wait $server
+    "$hf" watch k >"$tmp/lines" 2>"$tmp/err" &
+    watcher=$!
+    until_true says "$tmp/err" 'trying again'
+    ok 'watch waits for a service that is not there at the start, and says so'
+    redis_serve $port
+    until_true says "$tmp/lines" '^k: free'
+    ok 'and begins when it is'
+    kill $watcher
+    wait $watcher
+    kill $server
+    wait $server
+    "$hf" watch k >"$tmp/lines" 2>"$tmp/err" &
+    watcher=$!
+    until_true says "$tmp/err" 'trying again'
+    kill $watcher
+    wait $watcher
+    is 'TERM ends that wait' 143 $?
+else
+    skip 'watch waits for a service' 'redis-server is missing'
+fi
+
 # Wrong words.
 exits 'watch needs a key' 64 "$hf" watch
 exits 'one of them' 64 "$hf" watch a b

@@ -65,6 +65,46 @@ TEST(what_others_do_with_a_key_is_pushed)
     rt_end(&s);
 }
 
+/* How often something was refused for want of rights. */
+static long long denied(struct rt_server *s)
+{
+    const char *at = strstr(rt_text(s, "INFO errorstats"), "_NOPERM:count=");
+
+    return at ? atoll(at + strlen("_NOPERM:count=")) : 0;
+}
+
+/* One of the keys may not be read: that is asked once, not on one connection after
+ * the other, and the other key is told of as before. */
+TEST(a_key_without_rights_costs_no_connections)
+{
+    struct rt_server s = {0};
+    struct watcher own, other;
+    long long links;
+    hf_client *client;
+
+    rt_start(&s, NULL);
+    rt_do(&s, "ACL SETUSER default resetkeys ~holdfast:k ~{holdfast:k}*");
+    client = rt_open(&s, "");
+    watcher_start(&own, client, "k", 0);
+    t_poll_until(sees(&own, false), 10000);
+    links = rt_calls(&s, "client|tracking");
+    watcher_start(&other, client, "other", 0);
+    t_poll_until(denied(&s) >= 6, 30000);
+    CHECK_EQ(rt_calls(&s, "client|tracking"), links);
+    CHECK(!sees(&other, false));
+    rt_do(&s, "ACL SETUSER default allkeys");
+    t_poll_until(sees(&other, false), 10000);
+    rt_do(&s, "SET holdfast:k another PX 600000");
+    t_poll_until(sees(&own, true), 10000);
+    rt_do(&s, "SET holdfast:other another PX 600000");
+    t_poll_until(sees(&other, true), 10000);
+    rt_do(&s, "DEL holdfast:k holdfast:other");
+    hf_observe_stop(own.observer);
+    hf_observe_stop(other.observer);
+    hf_close(client);
+    rt_end(&s);
+}
+
 TEST(changes_are_told_although_connections_break)
 {
     static const char *const kinds[] = {"pubsub", "normal"};

@@ -33,6 +33,12 @@
  *  (5) The core is told with the mutex held, and unobserve() takes it: no upcall
  *      is under way after that.
  *  (6) There are connections only while something is observed.
+ *  (7) observe() waits for one round of the thread, which tries every server that
+ *      is not to be left alone for a while.  What failed in it is tried again
+ *      by the core, which polls meanwhile: nobody, and hf_close() least of all,
+ *      waits for tries that are still to come.
+ *  (8) A key that may not be read ends nothing: the connections are those of all
+ *      keys.  They do not ask for it again; new ones do.
  */
 #include "tracker.h"
 
@@ -75,6 +81,7 @@ struct redis_tracker {
     struct hfi_thread thread;
     bool running, closing;
     hf_status refused;           /* HF_UNSUPPORTED, once a server said so */
+    uint64_t begun, ended;       /* rounds */
     struct hfi_map keys;         /* of struct tracker_watch */
     struct tracker_watch *below; /* those of prefixes */
     unsigned prefixes;           /* another number when they are others */
@@ -257,8 +264,20 @@ static unsigned watch_count(struct redis_tracker *tr,
     unsigned i, n = tr->servers->count(tr->arg), ret = 0;
 
     for (i = 0; i < n; i++)
-        ret += tr->links[i].told && watch->armed[i] == tr->links[i].made;
+        ret += tr->links[i].told && watch->armed[i] == tr->links[i].made &&
+               !watch->denied[i];
     return ret;
+}
+
+static bool watch_is_denied(struct redis_tracker *tr,
+                            const struct tracker_watch *watch)
+{
+    unsigned i, n = tr->servers->count(tr->arg);
+
+    for (i = 0; i < n; i++)
+        if (watch->denied[i])
+            return true;
+    return false;
 }
 
 /* With the mutex held: the core may look, and those who wait for that. */
@@ -307,8 +326,10 @@ static bool watch_next(struct redis_tracker *tr, unsigned server,
     return w != NULL;
 }
 
+/* The server has answered.  Where it does not tell any more, the core finds out
+ * why.  tracker.c (8) */
 static void watch_armed(struct redis_tracker *tr, unsigned server,
-                        const char *lock)
+                        const char *lock, bool denied)
 {
     struct hfi_node *node;
     struct tracker_watch *w;
@@ -318,7 +339,11 @@ static void watch_armed(struct redis_tracker *tr, unsigned server,
     if (node) {
         w = hfi_container(node, struct tracker_watch, node);
         w->armed[server] = tr->links[server].made;
-        watch_tell(tr, w);
+        w->denied[server] = denied;
+        if (!denied)
+            watch_tell(tr, w);
+        else if (w->ready)
+            hfi_changed(tr->conn, w->of, NULL);
     }
     pthread_mutex_unlock(&tr->mu);
 }
@@ -345,6 +370,7 @@ static bool watch_server(struct redis_tracker *tr, unsigned server)
     struct tracker_link *link = &tr->links[server];
     struct tracker_names names;
     const char *argv[] = {"EXISTS", names.lock, names.beside, names.meta};
+    hf_status st;
     bool below;
 
     pthread_mutex_lock(&tr->mu);
@@ -362,12 +388,13 @@ static bool watch_server(struct redis_tracker *tr, unsigned server)
     while (watch_next(tr, server, &names)) {
         if (!link_have(tr, server))
             return false;
-        if (link_ask(tr, server, link->reader, names.meta[0] ? 4 : 3, argv,
-                     NULL, hfi_now() + TRACKER_CALL_MS)) {
+        st = link_ask(tr, server, link->reader, names.meta[0] ? 4 : 3, argv,
+                      NULL, hfi_now() + TRACKER_CALL_MS);
+        if (st && st != HF_DENIED) {
             watch_lost(tr, server);
             return false;
         }
-        watch_armed(tr, server, names.lock);
+        watch_armed(tr, server, names.lock, st == HF_DENIED);
     }
     return true;
 }
@@ -535,6 +562,16 @@ static void tracker_wait(struct redis_tracker *tr, int ms)
             continue;
 }
 
+/* A round is over: those who wait for it have what it could give them.
+ * tracker.c (7) */
+static void tracker_ended(struct redis_tracker *tr)
+{
+    pthread_mutex_lock(&tr->mu);
+    tr->ended = tr->begun;
+    hfi_cond_wake(&tr->armed);
+    pthread_mutex_unlock(&tr->mu);
+}
+
 static void *tracker_run(void *arg)
 {
     struct redis_tracker *tr = arg;
@@ -544,12 +581,14 @@ static void *tracker_run(void *arg)
         pthread_mutex_lock(&tr->mu);
         idle = !tr->all && !tr->below;
         done = tr->closing;
+        tr->begun++;
         pthread_mutex_unlock(&tr->mu);
         if (done)
             break;
         if (idle) /* tracker.c (6) */
             tracker_close_all(tr);
         done = idle || tracker_round(tr);
+        tracker_ended(tr);
         if (!done || !tracker_has_work(tr))
             tracker_wait(tr, idle ? -1 : done ? 5000 : TRACKER_PAUSE_MS);
     }
@@ -677,21 +716,25 @@ hf_status tracker_observe(struct redis_tracker *tr, struct hfi_observation *of,
                           int64_t deadline, struct hf_error *err)
 {
     struct tracker_watch *watch = of->own;
-    hf_status st;
+    hf_status st, why = HF_UNAVAILABLE;
+    uint64_t begun;
 
     *watch = (struct tracker_watch){.of = of};
     pthread_mutex_lock(&tr->mu);
     st = watch_add(tr, watch, err);
     if (!st) {
         tracker_stir(tr);
-        while (!watch->ready && !tr->refused && hfi_left_ms(deadline))
+        begun = tr->begun; /* tracker.c (7) */
+        while (!watch->ready && !tr->refused && tr->ended <= begun &&
+               hfi_left_ms(deadline))
             hfi_cond_wait(&tr->armed, &tr->mu, deadline);
         if (!watch->ready) {
+            if (tr->refused || watch_is_denied(tr, watch))
+                why = HF_UNSUPPORTED;
             watch_remove(tr, watch);
-            st = hfi_fail(err, tr->refused ? tr->refused : HF_UNAVAILABLE,
-                          "%s: %s", tr->conn->endpoint,
-                          tr->refused ? "it does not tell of changes"
-                                      : "no answer in time");
+            st = hfi_fail(err, why, "%s: %s", tr->conn->endpoint,
+                          why == HF_UNSUPPORTED ? "it does not tell of changes"
+                                                : "no answer in time");
         }
     }
     pthread_mutex_unlock(&tr->mu);

@@ -49,7 +49,8 @@ struct tracker_watch {
     struct tracker_watch *next;
     struct hfi_observation *of;
     bool ready;                      /* it was armed: the core relies on it */
-    unsigned armed[TRACKER_SERVERS]; /* `made` of the link that tells of it */
+    unsigned armed[TRACKER_SERVERS]; /* `made` of the link that tells of it, */
+    bool denied[TRACKER_SERVERS];    /* or would: it may not be read there */
 };
 
 /* `arg` is for the functions; prefix is that of all locks.  NULL: no memory. */
