@@ -151,6 +151,18 @@ hf_status hfi_mux_begin_first(struct hfi_mux *mux, struct hfi_mux_call *call,
     return hfi_mux_begin(mux, call, bytes, len, n, replies, deadline, err);
 }
 
+size_t hfi_mux_begin_several(struct hfi_mux *mux, const char *bytes,
+                             const struct hfi_mux_start *starts, size_t n,
+                             int64_t deadline)
+{
+    for (size_t i = 0; i < n; i++) {
+        hfi_mux_begin(mux, starts[i].call, bytes, starts[i].len, 1,
+                      starts[i].reply, deadline, NULL);
+        bytes += starts[i].len;
+    }
+    return n;
+}
+
 hf_status hfi_mux_finish(struct hfi_mux_call *call, int64_t deadline,
                          struct hf_error *err)
 {
@@ -188,15 +200,29 @@ bool hfi_mux_say(struct mux_link *link, const char *bytes, size_t len,
     return true;
 }
 
+hf_status hfi_mux_send(struct mux_link *link, const char *bytes, size_t len,
+                       int64_t deadline, struct hf_error *err)
+{
+    (void)err;
+    hfi_mux_say(link, bytes, len, deadline);
+    return HF_OK;
+}
+
+hf_status hfi_mux_receive(struct mux_link *link, struct redisReply **reply,
+                          int64_t deadline, struct hf_error *err)
+{
+    (void)link;
+    (void)deadline;
+    return answer(reply, 1, err);
+}
+
 hf_status hfi_mux_exchange(struct mux_link *link, const char *bytes, size_t len,
                            struct redisReply **reply, int64_t deadline,
                            struct hf_error *err)
 {
-    (void)link;
-    (void)bytes;
-    (void)len;
-    (void)deadline;
-    return answer(reply, 1, err);
+    hf_status st = hfi_mux_send(link, bytes, len, deadline, err);
+
+    return st ? st : hfi_mux_receive(link, reply, deadline, err);
 }
 
 hf_status hfi_mux_hear(struct mux_link *link, struct redisReply **reply)
