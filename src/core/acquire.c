@@ -96,7 +96,7 @@ struct hfi_sleeper *hfi_request_grant(struct hf_request *rq,
 }
 
 /* Must it end without the lock?  HF_OK if not. */
-static hf_status request_over(struct hf_request *rq, int64_t now)
+static inline hf_status request_over(struct hf_request *rq, int64_t now)
 {
     bool again = rq->once && rq->late && rq->late < LATE_MAX;
     bool asked = rq->state == HFI_WAITING || (rq->tries && !again) ||
@@ -339,8 +339,9 @@ static bool request_busy(struct hf_request *rq, const struct hfi_answer *answer,
 }
 
 /* What became of a try that was sent at `sent`. */
-static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
-                          const struct hfi_answer *answer, int64_t deadline)
+static inline bool request_judge(struct hf_request *rq, hf_status st,
+                                 int64_t sent, const struct hfi_answer *answer,
+                                 int64_t deadline)
 {
     struct hfi_grant *grant = rq->grant;
 
@@ -373,8 +374,8 @@ static bool request_judge(struct hf_request *rq, hf_status st, int64_t sent,
 
 /* All but the sending.  False if the request was abandoned meanwhile: the mutex
  * may be let go. */
-static bool request_try_begin(struct hf_request *rq, int64_t now,
-                              struct hfi_try *ret)
+static inline bool request_try_begin(struct hf_request *rq, int64_t now,
+                                     struct hfi_try *ret)
 {
     struct hf_client *c = rq->client;
     struct hfi_grant *grant = rq->grant;
@@ -408,8 +409,8 @@ static bool request_try_begin(struct hf_request *rq, int64_t now,
 /* Send it and wait for the answer, with the mutex held, which is let go
  * meanwhile.  False if the request was abandoned; or in *again, if the try is to
  * be made again. */
-static bool request_try_end(struct hf_client *c, struct hfi_try *try,
-                            bool *again)
+static inline bool request_try_end(struct hf_client *c, struct hfi_try *try,
+                                   bool *again)
 {
     struct hf_request *rq = try->rq;
     struct hfi_grant *grant = try->grant;
@@ -470,7 +471,7 @@ static bool request_is_offline(struct hf_request *rq, int64_t now,
 }
 
 /* Its first try since there is a connection: can the service do that at all? */
-static hf_status request_is_able(struct hf_request *rq)
+static inline hf_status request_is_able(struct hf_request *rq)
 {
     if (!rq->params.unchecked)
         return HF_OK;
@@ -479,8 +480,8 @@ static hf_status request_is_able(struct hf_request *rq)
 }
 
 /* Is it over?  If not, *until is when it wants to be stepped again. */
-static enum hfi_step request_stepped(const struct hf_request *rq,
-                                     int64_t *until)
+static inline enum hfi_step request_stepped(const struct hf_request *rq,
+                                            int64_t *until)
 {
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
         return HFI_STEP_OVER;
@@ -495,8 +496,9 @@ static enum hfi_step request_stepped(const struct hf_request *rq,
 
 /* The step up to where it sends a try.  HFI_STEP_TRY: hfi_request_step_end() is
  * due.  The mutex, held by the caller, may be let go. */
-enum hfi_step hfi_request_step_begin(struct hf_request *rq, struct hfi_try *try,
-                                     int64_t *until)
+static inline enum hfi_step request_step_begin(struct hf_request *rq,
+                                               struct hfi_try *try,
+                                               int64_t *until)
 {
     int64_t now;
     hf_status st;
@@ -522,8 +524,9 @@ enum hfi_step hfi_request_step_begin(struct hf_request *rq, struct hfi_try *try,
 }
 
 /* And from there on. */
-enum hfi_step hfi_request_step_end(struct hf_client *c, struct hfi_try *try,
-                                   int64_t *until)
+static inline enum hfi_step request_step_end(struct hf_client *c,
+                                             struct hfi_try *try,
+                                             int64_t *until)
 {
     bool again;
 
@@ -540,9 +543,22 @@ bool hfi_request_step(struct hf_request *rq, int64_t *until)
 {
     struct hf_client *c = rq->client;
     struct hfi_try try;
-    enum hfi_step step = hfi_request_step_begin(rq, &try, until);
+    enum hfi_step step = request_step_begin(rq, &try, until);
 
     if (step == HFI_STEP_TRY)
-        step = hfi_request_step_end(c, &try, until);
+        step = request_step_end(c, &try, until);
     return step == HFI_STEP_OVER;
+}
+
+/* The same in two steps, with the tries of others sent in between. */
+enum hfi_step hfi_request_step_begin(struct hf_request *rq, struct hfi_try *try,
+                                     int64_t *until)
+{
+    return request_step_begin(rq, try, until);
+}
+
+enum hfi_step hfi_request_step_end(struct hf_client *c, struct hfi_try *try,
+                                   int64_t *until)
+{
+    return request_step_end(c, try, until);
 }

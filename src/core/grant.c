@@ -498,7 +498,8 @@ hf_status hfi_grant_send_release(struct hf_client *c, struct hfi_grant *grant,
 
 /* A grant that has no handles is about to be given back: nobody has it any
  * more, and no renewal is on the wire.  When that is. */
-int64_t hfi_grant_drop_begin(struct hf_client *c, struct hfi_grant *grant)
+static inline int64_t grant_drop_begin(struct hf_client *c,
+                                       struct hfi_grant *grant)
 {
     int64_t now;
 
@@ -515,9 +516,9 @@ int64_t hfi_grant_drop_begin(struct hf_client *c, struct hfi_grant *grant)
  * be done with it or leave it to the reaper.  The mutex is let go meanwhile.  A
  * key queue is not passed on before the answer, so that the next one does not
  * find it busy with ourselves.  HFI_AGAIN: to be called again. */
-hf_status hfi_grant_drop_end(struct hf_client *c, struct hfi_grant *grant,
-                             int64_t sent, int64_t deadline,
-                             struct hf_error *err)
+static inline hf_status grant_drop_end(struct hf_client *c,
+                                       struct hfi_grant *grant, int64_t sent,
+                                       int64_t deadline, struct hf_error *err)
 {
     struct hfi_key_queue *queue = grant->queue;
     hf_status st = hfi_grant_send_release(c, grant, deadline, err);
@@ -546,9 +547,22 @@ hf_status hfi_grant_drop_end(struct hf_client *c, struct hfi_grant *grant,
 hf_status hfi_grant_drop(struct hf_client *c, struct hfi_grant *grant,
                          int64_t deadline, struct hf_error *err)
 {
-    int64_t sent = hfi_grant_drop_begin(c, grant);
+    int64_t sent = grant_drop_begin(c, grant);
 
-    return hfi_grant_drop_end(c, grant, sent, deadline, err);
+    return grant_drop_end(c, grant, sent, deadline, err);
+}
+
+/* The same in two steps, with others sent in between. */
+int64_t hfi_grant_drop_begin(struct hf_client *c, struct hfi_grant *grant)
+{
+    return grant_drop_begin(c, grant);
+}
+
+hf_status hfi_grant_drop_end(struct hf_client *c, struct hfi_grant *grant,
+                             int64_t sent, int64_t deadline,
+                             struct hf_error *err)
+{
+    return grant_drop_end(c, grant, sent, deadline, err);
 }
 
 /* Nobody took it up in time, or somebody wants it otherwise.  It keeps its

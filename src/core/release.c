@@ -150,10 +150,10 @@ static inline bool release_last(struct hf_client *c, struct hfi_grant *grant,
 }
 
 /* End the handle.  True if that was the last one of its grant, which the service
- * must be told of; else *st is what became of it. */
+ * must be told of, and *began is now; else *st is what became of it. */
 static inline bool release_handle(struct hf_client *c, struct hf_lock *lk,
                                   struct hfi_sleeper **wake, hf_status *st,
-                                  struct hf_error *err)
+                                  int64_t *began, struct hf_error *err)
 {
     struct hfi_grant *grant = lk->grant;
     int64_t now;
@@ -162,7 +162,7 @@ static inline bool release_handle(struct hf_client *c, struct hf_lock *lk,
     hfi_notice_drop(c, &lk->notice);
     hfi_link_remove(&lk->link);
     if (hfi_link_alone(&grant->handles)) {
-        now = hfi_now();
+        *began = now = hfi_now();
         hfi_count_held(c, lk, now);
         return release_last(c, grant, now, wake, st, err);
     }
@@ -176,10 +176,14 @@ static inline hf_status release_whole(struct hf_client *c, struct hf_lock *lk,
                                       struct hfi_sleeper **wake,
                                       struct hf_error *err)
 {
+    int64_t now;
     hf_status st;
 
-    if (release_handle(c, lk, wake, &st, err))
-        st = hfi_grant_drop(c, lk->grant, hfi_now() + c->timeout_ms, err);
+    if (release_handle(c, lk, wake, &st, &now, err)) {
+        if (lk->grant->linger_ms)
+            now = hfi_now(); /* It may have been asked for. */
+        st = hfi_grant_drop(c, lk->grant, now + c->timeout_ms, err);
+    }
     return st;
 }
 
@@ -353,13 +357,14 @@ static int release_collect(struct hf_client *c, struct release_ahead *ret)
     struct hfi_sleeper *wake = NULL;
     struct hf_error err;
     struct hf_lock *lk;
+    int64_t now;
     hf_status st;
     int n = 0;
 
     err.status = HF_OK;
     while (n < HFI_AHEAD_MAX && (lk = release_next_ahead(c))) {
         hfi_link_remove(&lk->queued);
-        if (release_handle(c, lk, &wake, &st, &err)) {
+        if (release_handle(c, lk, &wake, &st, &now, &err)) {
             ret[n].lock = lk;
             ret[n++].sent = hfi_grant_drop_begin(c, lk->grant);
         } else {
