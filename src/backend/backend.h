@@ -206,6 +206,9 @@ struct hfi_backend {
                                * is observed, where hfi_changed() often means
                                * other keys; 0 for 2 ms.  Ten times as long for
                                * a prefix */
+    uint64_t fence_slack;     /* for list_since(): a grant that is shown later
+                               * than another may have a fence that is smaller,
+                               * by so much */
 
     /* Connect.  On failure the core calls close() all the same. */
     hf_status (*open)(struct hfi_conn *, const struct hfi_url *,
@@ -332,9 +335,11 @@ struct hfi_backend {
     hf_status (*list)(struct hfi_conn *, const char *prefix, hf_list_fn *,
                       void *arg, int64_t deadline, struct hf_error *);
 
-    /* Optional, for a service that keeps the fences of free keys and does not
-     * name the keys that change: as list(), and also those that nobody holds and
-     * whose fence is this or a newer one. */
+    /* Optional, for a service that keeps the fences of free keys and whose fences
+     * rise from grant to grant, whichever keys they are of (but for
+     * `fence_slack`): as list(), and also those that nobody holds and whose fence
+     * is this or a newer one.  UINT64_MAX: of the free ones that with the newest
+     * fence, unless one that is held has a newer one. */
     hf_status (*list_since)(struct hfi_conn *, const char *prefix,
                             uint64_t fence, hf_list_fn *, void *arg,
                             int64_t deadline, struct hf_error *);

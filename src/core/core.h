@@ -641,7 +641,7 @@ hf_status hfi_listed(struct hf_client *, struct hfi_observed *,
 struct hfi_seen *hfi_seen_get(struct hfi_observed *, const char *key);
 bool hfi_seen_read(struct hf_client *, struct hfi_observed *, struct hfi_seen *,
                    const struct hf_info *);
-uint64_t hfi_seen_since(struct hfi_observed *);
+bool hfi_seen_is_new(const struct hfi_observed *, const struct hf_info *);
 void hfi_seen_missing(struct hf_client *, struct hfi_observed *);
 void hfi_seen_clear(struct hfi_observed *);
 

@@ -13,8 +13,11 @@
  *      that waiting.
  *  (2) hf_list() waits for nobody's look: while one is under way, or something is
  *      amiss, it asks by itself.
- *  (3) Keys that nobody holds are shown to the observation only, and of those the
- *      ones that it knows.
+ *  (3) Keys that nobody holds are shown to the observation only.  The first listing
+ *      says what the greatest fence is (`first`), and each of the next shows what
+ *      is free and has a newer one than the last listing showed, but for
+ *      `fence_slack` (`since`): however old the locks are that are held, and
+ *      however many keys are free, that is what was used meanwhile.
  */
 #include "core.h"
 
@@ -28,7 +31,10 @@ static bool listed_found(void *arg, const char *key, const struct hf_info *info)
     bool ends, matters;
 
     pthread_mutex_lock(&l->client->mu);
-    matters = info->held || hfi_map_find(&o->keys, key); /* listed.c (3) */
+    if (info->fence > l->newest)
+        l->newest = info->fence;
+    matters =
+        info->held || hfi_map_find(&o->keys, key) || hfi_seen_is_new(o, info);
     if (matters)
         seen = hfi_seen_get(o, key);
     if (matters && (!seen || !hfi_seen_read(l->client, o, seen, info)))
@@ -43,13 +49,24 @@ static bool listed_found(void *arg, const char *key, const struct hf_info *info)
     return !ends;
 }
 
+/* A whole listing is over.  listed.c (3) */
+static void listed_raise(struct hfi_observed *o, uint64_t newest,
+                         uint64_t slack)
+{
+    if (o->since == UINT64_MAX)
+        o->first = o->since = newest;
+    else if (newest > slack && newest - slack > o->since)
+        o->since = newest - slack;
+}
+
 /* List it for the observation.  With the mutex held, which is let go meanwhile. */
 hf_status hfi_listed(struct hf_client *c, struct hfi_observed *o,
                      struct hfi_listing *l, struct hf_error *err)
 {
     int64_t deadline = l->fn ? l->deadline : hfi_now() + c->timeout_ms;
-    uint64_t since = hfi_seen_since(o);
+    uint64_t since = o->since;
 
+    l->newest = 0;
     l->whole = true;
     pthread_mutex_unlock(&c->mu);
     l->st =
@@ -60,6 +77,8 @@ hf_status hfi_listed(struct hf_client *c, struct hfi_observed *o,
     pthread_mutex_lock(&c->mu);
     if (!l->st && l->whole)
         hfi_seen_missing(c, o);
+    if (!l->st && l->whole && c->be->list_since)
+        listed_raise(o, l->newest, c->be->fence_slack);
     if (l->st && l->err)
         *l->err = *err;
     return l->st;

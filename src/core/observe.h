@@ -57,6 +57,9 @@ struct hfi_observed {
     uint64_t round;      /* whole looks that have begun */
     uint64_t clearance;  /* see observed_clear() */
     size_t clear_at;     /* keys that are known by then */
+    uint64_t first;      /* the greatest fence of the first listing */
+    uint64_t since;      /* free keys from this fence on are looked at;
+                          * UINT64_MAX: none.  listed.c (3) */
     int64_t began;       /* the last look */
     int64_t lapses;      /* by then a lease that was seen is over */
     int failures;        /* looks in a row without an answer */
@@ -79,8 +82,9 @@ struct hfi_listing {
     int64_t deadline; /* of that caller */
     struct hf_error *err;
     hf_status st;
-    bool whole;   /* nothing was left out so far */
-    bool stopped; /* the caller wants no more */
+    uint64_t newest; /* the greatest fence so far */
+    bool whole;      /* nothing was left out so far */
+    bool stopped;    /* the caller wants no more */
 };
 
 struct hf_observer {

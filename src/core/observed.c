@@ -97,6 +97,7 @@ static struct hfi_observed *observed_new(const char *key, bool prefix,
         .key = name + 1, .own = o->own, .prefix = prefix};
     o->timer.kind = HFI_TIMER_OBSERVED;
     o->lapses = HFI_NEVER;
+    o->since = UINT64_MAX;
     hfi_link_init(&o->ready);
     hfi_link_init(&o->observers);
     hfi_link_init(&o->changes);

@@ -24,6 +24,10 @@
  *  (5) What is free, and everybody was told so, is forgotten at times: the keys
  *      below a prefix may be without number.  The one key of an observation
  *      without a prefix stays.
+ *  (6) Where the service keeps the fences of free keys and they rise from key to
+ *      key (list_since()), those with a fence from `since` on are not forgotten.
+ *      So a free key that is not known and has such a fence, and one that is newer
+ *      than all of the first listing, has been held and was not told: it is.
  */
 #include "core.h"
 
@@ -84,6 +88,14 @@ static bool seen_is_old(const struct hfi_seen *seen, const struct hf_info *info)
            !info->permits && !HFI_MUTANT(observer_fence_goes_back);
 }
 
+/* Has a key that is free and not known been held since the observation began?
+ * seen.c (6) */
+bool hfi_seen_is_new(const struct hfi_observed *o, const struct hf_info *info)
+{
+    return o->since != UINT64_MAX && info->fence > o->first &&
+           info->fence >= o->since;
+}
+
 /* The key changes: it goes to the end, and everybody hears of it. */
 static void seen_tell(struct hf_client *c, struct hfi_observed *o,
                       struct hfi_seen *seen)
@@ -139,7 +151,8 @@ bool hfi_seen_read(struct hf_client *c, struct hfi_observed *o,
         return false;
     if (!info->held && seen->info.held && HFI_MUTANT(observer_misses_nobody))
         return true;
-    changed = first ? info->held : seen_differs(&seen->info, info);
+    changed = first ? info->held || hfi_seen_is_new(o, info)
+                    : seen_differs(&seen->info, info);
     seen->info = *info;
     seen->known = true;
     seen->at = hfi_now();
@@ -150,22 +163,6 @@ bool hfi_seen_read(struct hf_client *c, struct hfi_observed *o,
     if (changed || (first && !o->base.prefix))
         seen_tell(c, o, seen);
     return true;
-}
-
-/* The least fence that a free key which was told of may have risen from: a
- * listing that shows all from it on misses none.  UINT64_MAX: none is known. */
-uint64_t hfi_seen_since(struct hfi_observed *o)
-{
-    const struct hfi_seen *seen;
-    struct hfi_node *node = NULL;
-    uint64_t since = UINT64_MAX;
-
-    while ((node = hfi_map_next(&o->keys, node))) {
-        seen = hfi_container(node, struct hfi_seen, node);
-        if (seen->fence && seen->fence < since)
-            since = seen->fence;
-    }
-    return since;
 }
 
 /* A listing is over.  Nobody has the keys that it has not shown. */
@@ -195,6 +192,7 @@ static bool seen_is_over(const struct hfi_observed *o,
                          const struct hfi_seen *seen, bool behind)
 {
     return !seen->info.held && hfi_link_alone(&seen->dirty) &&
+           (!seen->fence || seen->fence < o->since) && /* seen.c (6) */
            seen->pinned != o->clearance &&
            (!behind || hfi_link_alone(&seen->link));
 }

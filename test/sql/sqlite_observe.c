@@ -241,4 +241,56 @@ TEST_TIMEOUT(a_long_transaction_keeps_no_look_waiting, 60)
     hf_close(b);
 }
 
+/* Take the key and give it back.  Returns its fence. */
+static uint64_t use(hf_client *client, const char *key)
+{
+    uint64_t fence;
+    hf_lock *lk;
+
+    CHECK_OK(hf_acquire(client, key, 0, NULL, &lk, &t_err));
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    return fence;
+}
+
+/* Has it been told of a key that is free after this grant?  Never of an old one. */
+static bool says_free(hf_observer *observer, const char *key, uint64_t fence)
+{
+    struct hf_change change = HF_CHANGE_INIT;
+
+    while (hf_observer_next(observer, &change)) {
+        CHECK(strncmp(change.key, "old", 3) != 0);
+        if (!strcmp(change.key, key) && !change.info.held &&
+            change.info.fence == fence)
+            return true;
+    }
+    return false;
+}
+
+/* Below a prefix a key that was free at the last look and is so at this one. */
+TEST_TIMEOUT(a_term_between_two_looks_at_a_prefix_is_told, 90)
+{
+    hf_client *a = open_client(), *b = open_client();
+    hf_lock *lk = take(a);
+    hf_observer *observer;
+    uint64_t fence;
+    char key[16];
+
+    for (int i = 0; i < 50; i++) {
+        snprintf(key, sizeof(key), "old%d", i);
+        use(a, key);
+    }
+    CHECK_OK(hf_observe_start(b, "", HF_PREFIX, NULL, &observer, &t_err));
+    t_poll_until(says(observer, true), TOLD_MS);
+    for (int i = 0; i < 50; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        fence = use(a, key);
+        t_poll_until(says_free(observer, key, fence), TOLD_MS);
+    }
+    hf_observe_stop(observer);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(a);
+    hf_close(b);
+}
+
 T_MAIN

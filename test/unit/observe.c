@@ -473,6 +473,176 @@ TEST(words_that_come_to_nothing_are_looked_at_together)
     far_end(client);
 }
 
+/* A service that keeps the fences of free keys, and names no key. */
+static struct {
+    struct hf_info info[4096];
+    char key[4096][16];
+    atomic_int n, shown, listings;
+} ob_rows;
+
+static void ob_row(int i, const char *key, bool held, uint64_t fence)
+{
+    ob_rows.info[i] = (struct hf_info){.size = sizeof(struct hf_info),
+                                       .held = held,
+                                       .fence = fence,
+                                       .left_ms = -1,
+                                       .since_ms = -1,
+                                       .waiters = -1,
+                                       .slot = -1};
+    snprintf(ob_rows.key[i], sizeof(ob_rows.key[i]), "%s", key);
+    if (i >= atomic_load(&ob_rows.n))
+        atomic_store(&ob_rows.n, i + 1);
+}
+
+static hf_status ob_list_since(struct hfi_conn *conn, const char *prefix,
+                               uint64_t fence, hf_list_fn *fn, void *arg,
+                               int64_t deadline, struct hf_error *err)
+{
+    int i, n = atomic_load(&ob_rows.n), newest = -1;
+
+    (void)conn, (void)prefix, (void)deadline, (void)err;
+    for (i = 0; i < n; i++) {
+        const struct hf_info *info = &ob_rows.info[i];
+
+        if (newest < 0 || info->fence > ob_rows.info[newest].fence)
+            newest = i;
+    }
+    for (i = 0; i < n; i++) {
+        const struct hf_info *info = &ob_rows.info[i];
+
+        if (!info->held && info->fence < fence &&
+            !(fence == UINT64_MAX && i == newest))
+            continue;
+        atomic_fetch_add(&ob_rows.shown, 1);
+        fn(arg, ob_rows.key[i], info);
+    }
+    atomic_fetch_add(&ob_rows.listings, 1);
+    return HF_OK;
+}
+
+static hf_status ob_row_inspect(struct hfi_conn *conn, const char *key,
+                                struct hf_info *ret, int64_t deadline,
+                                struct hf_error *err)
+{
+    (void)conn, (void)deadline, (void)err;
+    for (int i = 0; i < atomic_load(&ob_rows.n); i++)
+        if (!strcmp(ob_rows.key[i], key))
+            *ret = ob_rows.info[i];
+    return HF_OK;
+}
+
+static hf_client *ob_row_client(void)
+{
+    static struct hfi_backend be;
+
+    be = far_backend;
+    be.observation_size = hfi_backend_mem.observation_size;
+    be.observe = ob_observe;
+    be.unobserve = ob_unobserve;
+    be.inspect = ob_row_inspect;
+    be.list = ob_list;
+    be.list_since = ob_list_since;
+    be.fence_slack = 10;
+    atomic_store(&ob_unsaid, true);
+    return far_client_of(&be, 5000);
+}
+
+/* Nothing more is to be looked at; what was told is still there. */
+static bool ob_rests(hf_observer *observer)
+{
+    struct hfi_observed *o = observer->observed;
+    bool rests;
+
+    pthread_mutex_lock(&observer->client->mu);
+    rests = o->round && !o->busy && !o->all && hfi_link_alone(&o->dirty);
+    pthread_mutex_unlock(&observer->client->mu);
+    return rests;
+}
+
+/* The rows were changed between two looks: have the next one, and that many
+ * changes. */
+static void ob_row_look(hf_observer *observer, struct hf_change *last, int n)
+{
+    hfi_changed(ob_conn, ob_last, NULL);
+    t_poll_until(ob_rests(observer), 20000);
+    for (; n; n--)
+        CHECK(hf_observer_next(observer, last));
+}
+
+/* Nobody saw it held, and yet its fence says that it was. */
+TEST(a_free_key_with_a_new_fence_is_told_though_unknown)
+{
+    struct hf_change last = HF_CHANGE_INIT;
+    hf_client *client = ob_row_client();
+    hf_observer *observer;
+    char key[16];
+    int i;
+
+    ob_row(0, "p/held", true, 1010);
+    ob_row(1, "p/a", false, 1050);
+    ob_row(2, "p/old", false, 1045);
+    observer = ob_start(client, "p/", HF_PREFIX);
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    CHECK_STR(last.key, "p/held");
+    ob_row_look(observer, &last, 0);
+    CHECK(!hf_observer_next(observer, &last));
+    ob_row(1, "p/a", false, 1060);
+    ob_row_look(observer, &last, 1);
+    CHECK(!strcmp(last.key, "p/a") && !last.info.held);
+    CHECK_EQ(last.info.fence, 1060);
+    ob_row(3, "p/late", false, 1055); /* committed after the other */
+    ob_row_look(observer, &last, 1);
+    CHECK(!strcmp(last.key, "p/late") && !last.info.held);
+    CHECK(!hf_observer_next(observer, &last));
+    for (i = 0; i < 200; i++) { /* Others come and go: it is forgotten. */
+        snprintf(key, sizeof(key), "p/%d", i);
+        ob_row(4, key, true, 1070 + (uint64_t)i);
+        ob_row_look(observer, &last, i ? 2 : 1);
+    }
+    CHECK(!hfi_map_find(&observer->observed->keys, "p/a"));
+    ob_row(1, "p/a", false, 3000);
+    ob_row_look(observer, &last, 1);
+    CHECK(!strcmp(last.key, "p/a") && !last.info.held);
+    CHECK_EQ(last.info.fence, 3000);
+    ob_row_look(observer, &last, 0);
+    CHECK(!hf_observer_next(observer, &last));
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
+/* However old the locks are that are held. */
+TEST(a_look_is_not_shown_the_free_keys_again_and_again)
+{
+    enum { N = 2000, LOOKS = 20 };
+    struct hf_change last = HF_CHANGE_INIT;
+    hf_client *client = ob_row_client();
+    hf_observer *observer;
+    char key[16];
+    int i;
+
+    ob_row(0, "p/held", true, 1000);
+    for (i = 1; i <= N; i++) {
+        snprintf(key, sizeof(key), "p/%d", i);
+        ob_row(i, key, false, 1000 + (uint64_t)i);
+    }
+    observer = ob_start(client, "p/", HF_PREFIX);
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    for (i = 0; i < LOOKS; i++)
+        ob_row_look(observer, &last, 0);
+    CHECK_GE(atomic_load(&ob_rows.listings), LOOKS);
+    CHECK_LE(atomic_load(&ob_rows.shown), 2 * atomic_load(&ob_rows.listings));
+    for (i = 0; i < LOOKS; i++) {
+        atomic_store(&ob_rows.shown, 0);
+        atomic_store(&ob_rows.listings, 0);
+        ob_rows.info[i].fence = N + 1001 + (uint64_t)i;
+        ob_row_look(observer, &last, 1);
+        CHECK_LE(atomic_load(&ob_rows.shown),
+                 15 * atomic_load(&ob_rows.listings));
+    }
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
 /* An observer that comes and goes again and again. */
 TEST(observers_that_come_and_go_leave_nothing)
 {

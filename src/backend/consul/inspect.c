@@ -225,10 +225,19 @@ static bool list_many(struct consul_conn *cc, const json_t *list,
     return ok;
 }
 
-/* The entry of a free key stays until it is collected, and is read anyway. */
-hf_status hfi_consul_list_since(struct hfi_conn *conn, const char *prefix,
-                                uint64_t fence, hf_list_fn *fn, void *arg,
-                                int64_t deadline, struct hf_error *err)
+/* The free key with the newest fence. */
+struct list_newest {
+    char key[HF_KEY_MAX + 1];
+    struct hf_info info;
+};
+
+/* The entry of a free key stays until it is collected, and is read anyway: those
+ * from the fence on are shown, and the *newest is kept, unless `fn` wants no
+ * more. */
+static hf_status list_from(struct hfi_conn *conn, const char *prefix,
+                           uint64_t fence, struct list_newest *newest,
+                           hf_list_fn *fn, void *arg, int64_t deadline,
+                           struct hf_error *err)
 {
     struct consul_conn *cc = (struct consul_conn *)conn;
     char name[CONSUL_NAME_MAX], path[3 * CONSUL_NAME_MAX];
@@ -256,7 +265,8 @@ hf_status hfi_consul_list_since(struct hfi_conn *conn, const char *prefix,
         hfi_consul_kv_parse(&kv, entry);
         if (!text ||
             (!kv.session[0] && !hfi_consul_is_many(cc, &kv) &&
-             hfi_consul_fence(&kv) < fence) ||
+             hfi_consul_fence(&kv) < fence &&
+             hfi_consul_fence(&kv) <= newest->info.fence) ||
             !hfi_consul_key_of(&cc->options, text, key) ||
             strncmp(key, prefix, strlen(prefix)) != 0)
             continue;
@@ -264,10 +274,29 @@ hf_status hfi_consul_list_since(struct hfi_conn *conn, const char *prefix,
             inspect_fill(&kv, &info);
         else if (!list_many(cc, reply.json, key, &kv, &info))
             st = hfi_nomem(err);
-        if (!st && (info.held || info.fence >= fence) && !fn(arg, key, &info))
+        if (!st && !info.held && info.fence > newest->info.fence) {
+            memcpy(newest->key, key, sizeof(key));
+            newest->info = info;
+        }
+        if (!st && (info.held || info.fence >= fence) && !fn(arg, key, &info)) {
+            newest->key[0] = '\0';
             break;
+        }
     }
     hfi_consul_reply_fini(&reply);
+    return st;
+}
+
+hf_status hfi_consul_list_since(struct hfi_conn *conn, const char *prefix,
+                                uint64_t fence, hf_list_fn *fn, void *arg,
+                                int64_t deadline, struct hf_error *err)
+{
+    struct list_newest newest = {.info.fence = fence < UINT64_MAX ? fence : 0};
+    hf_status st =
+        list_from(conn, prefix, fence, &newest, fn, arg, deadline, err);
+
+    if (!st && newest.key[0] && newest.info.fence < fence)
+        fn(arg, newest.key, &newest.info);
     return st;
 }
 
@@ -275,6 +304,7 @@ hf_status hfi_consul_list(struct hfi_conn *conn, const char *prefix,
                           hf_list_fn *fn, void *arg, int64_t deadline,
                           struct hf_error *err)
 {
-    return hfi_consul_list_since(conn, prefix, UINT64_MAX, fn, arg, deadline,
-                                 err);
+    struct list_newest newest = {.info.fence = UINT64_MAX};
+
+    return list_from(conn, prefix, UINT64_MAX, &newest, fn, arg, deadline, err);
 }

@@ -310,17 +310,16 @@ static void list_holder(struct sql_answer *answer, const struct sql_cell *cells,
         seen_fill_holder(listing->conn, cells, &last->info);
 }
 
-hf_status sql_list_since(struct hfi_conn *base, const char *prefix,
-                         uint64_t fence, hf_list_fn *fn, void *arg,
-                         int64_t deadline, struct hf_error *err)
+/* `since`: as the statement has it; INT64_MAX for nothing that is free. */
+static hf_status list_from(struct hfi_conn *base, const char *prefix,
+                           int64_t since, hf_list_fn *fn, void *arg,
+                           int64_t deadline, struct hf_error *err)
 {
     struct sql_listing listing = {.conn = (struct sql_conn *)base,
-                                  .freed = fence <= INT64_MAX};
+                                  .freed = since < INT64_MAX};
     struct sql_answer answer = {.row = list_row, .arg = &listing};
     struct sql_answer holders = {.row = list_holder, .arg = &listing};
-    struct sql_call call = {.key = prefix,
-                            .number = fence <= INT64_MAX ? (int64_t)fence
-                                                         : INT64_MAX};
+    struct sql_call call = {.key = prefix, .number = since};
     struct sql_listed *item;
     bool more = true;
     hf_status st;
@@ -339,8 +338,18 @@ hf_status sql_list_since(struct hfi_conn *base, const char *prefix,
     return st;
 }
 
+hf_status sql_list_since(struct hfi_conn *base, const char *prefix,
+                         uint64_t fence, hf_list_fn *fn, void *arg,
+                         int64_t deadline, struct hf_error *err)
+{
+    int64_t since = fence < INT64_MAX ? (int64_t)fence : INT64_MAX - 1;
+
+    return list_from(base, prefix, fence == UINT64_MAX ? -1 : since, fn, arg,
+                     deadline, err);
+}
+
 hf_status sql_list(struct hfi_conn *base, const char *prefix, hf_list_fn *fn,
                    void *arg, int64_t deadline, struct hf_error *err)
 {
-    return sql_list_since(base, prefix, UINT64_MAX, fn, arg, deadline, err);
+    return list_from(base, prefix, INT64_MAX, fn, arg, deadline, err);
 }

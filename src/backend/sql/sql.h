@@ -530,6 +530,9 @@ hf_status sql_inspect(struct hfi_conn *, const char *key, struct hf_info *,
                       int64_t deadline, struct hf_error *);
 hf_status sql_list(struct hfi_conn *, const char *prefix, hf_list_fn *,
                    void *arg, int64_t deadline, struct hf_error *);
+/* A fence is the time of a grant in microseconds, and a transaction may take as
+ * long as this to commit it. */
+#define SQL_FENCE_SLACK 10000000
 hf_status sql_list_since(struct hfi_conn *, const char *prefix, uint64_t fence,
                          hf_list_fn *, void *arg, int64_t deadline,
                          struct hf_error *);

@@ -127,10 +127,15 @@ SELECT token, fence, TIMESTAMPDIFF(MICROSECOND,{now},expires_at) DIV 1000,
 FROM @T
 WHERE name=$1;
 
+-- From the fence $7 on also what is free; of that the newest, if $7 is -1.
+-- let: newest = (SELECT MAX(n.fence) FROM @T n WHERE LEFT(n.name,LENGTH($1))=$1)
 -- name: list
 SELECT token, fence, TIMESTAMPDIFF(MICROSECOND,{now},expires_at) DIV 1000,
     TIMESTAMPDIFF(MICROSECOND,acquired_at,{now}) DIV 1000, owner, note, 0,
     ttl_ms, 0, name
 FROM @T
 WHERE LEFT(name,LENGTH($1))=$1
-    AND ((token IS NOT NULL AND expires_at>{now}) OR fence>=$7);
+    AND (
+        (token IS NOT NULL AND expires_at>{now})
+        OR ($7>=0 AND fence>=$7) OR ($7<0 AND fence={newest})
+    );

@@ -617,6 +617,7 @@ const struct hfi_backend hfi_backend_mysql = {
     .inspect = sql_inspect,
     .list = sql_list,
     .list_since = sql_list_since,
+    .fence_slack = SQL_FENCE_SLACK,
     .holders = sql_holders,
     .waiters = sql_waiters,
     .break_grant = sql_break,

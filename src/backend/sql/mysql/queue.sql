@@ -336,6 +336,8 @@ SELECT token, fence, {lasts}, {since}, owner, note, @{0@|version@}, ttl_ms,
 FROM @T l
 WHERE name=$1;
 
+-- From the fence $7 on also what is free; of that the newest, if $7 is -1.
+-- let: newest = (SELECT MAX(n.fence) FROM @T n WHERE LEFT(n.name,LENGTH($1))=$1)
 -- name: list
 SELECT token, fence, {lasts}, {since}, owner, note, @{0@|version@}, ttl_ms,
     {waiters}, name
@@ -343,7 +345,7 @@ FROM @T l
 WHERE LEFT(name,LENGTH($1))=$1
     AND (
         (token IS NOT NULL @{AND expires_at>UTC_TIMESTAMP(6)@|@})
-        OR fence>=$7
+        OR ($7>=0 AND fence>=$7) OR ($7<0 AND fence={newest})
     );
 
 -- name: waiters

@@ -46,12 +46,18 @@ SELECT IF(IS_USED_LOCK(CONCAT('holdfast:',f.session)) IS NULL,NULL,f.token),
 FROM @F f
 WHERE name=$1;
 
+-- From the fence $7 on also what is free; of that the newest, if $7 is -1.
+-- let: newest = (SELECT MAX(n.fence) FROM @F n WHERE LEFT(n.name,LENGTH($1))=$1)
 -- name: list
 SELECT IF(IS_USED_LOCK(CONCAT('holdfast:',f.session)) IS NULL,NULL,f.token),
     f.fence, NULL, TIMESTAMPDIFF(MICROSECOND,f.acquired_at,{now}) DIV 1000,
     f.owner, f.note, f.session, f.ttl_ms, (SELECT 0 FROM @T LIMIT 0), f.name
 FROM @F f
-WHERE LEFT(name,LENGTH($1))=$1 AND (token IS NOT NULL OR fence>=$7);
+WHERE LEFT(name,LENGTH($1))=$1
+    AND (
+        token IS NOT NULL OR ($7>=0 AND fence>=$7)
+        OR ($7<0 AND fence={newest})
+    );
 
 -- row.c adds NOWAIT, or how long to wait.
 -- name: lock

@@ -77,7 +77,13 @@ SELECT token,fence,NULL,NULL,owner,note,version,ttl_ms,0,name
 FROM @T
 WHERE name=$1;
 
+-- From the fence $7 on also what is free; of that the newest, if $7 is -1.
+-- let: newest = (SELECT MAX(n.fence) FROM @T n WHERE LEFT(n.name,LENGTH($1))=$1)
 -- name: list
 SELECT token,fence,NULL,NULL,owner,note,version,ttl_ms,0,name
 FROM @T
-WHERE LEFT(name,LENGTH($1))=$1 AND (token IS NOT NULL OR fence>=$7);
+WHERE LEFT(name,LENGTH($1))=$1
+    AND (
+        token IS NOT NULL OR ($7>=0 AND fence>=$7)
+        OR ($7<0 AND fence={newest})
+    );

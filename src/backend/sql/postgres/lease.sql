@@ -155,6 +155,8 @@ SELECT token, fence,
 FROM @T
 WHERE name=$1;
 
+-- From the fence $7 on also what is free; of that the newest, if $7 is -1.
+-- let: newest = (SELECT max(n.fence) FROM @T n WHERE substring(n.name for length($1))=$1)
 -- name: list
 SELECT token, fence,
     (extract(epoch from expires_at-clock_timestamp())*1000)::int8,
@@ -163,5 +165,6 @@ SELECT token, fence,
 FROM @T
 WHERE substring(name for length($1))=$1
     AND (
-        (token IS NOT NULL AND expires_at>clock_timestamp()) OR fence>=$7
+        (token IS NOT NULL AND expires_at>clock_timestamp())
+        OR ($7>=0 AND fence>=$7) OR ($7<0 AND fence={newest})
     );

@@ -456,6 +456,7 @@ const struct hfi_backend hfi_backend_postgres = {
     .inspect = sql_inspect,
     .list = sql_list,
     .list_since = sql_list_since,
+    .fence_slack = SQL_FENCE_SLACK,
     .observe = pg_observe,
     .unobserve = pg_unobserve,
     .reobserve = pg_reobserve,

@@ -434,6 +434,8 @@ SELECT token, fence,
 FROM @T l
 WHERE name=$1;
 
+-- From the fence $7 on also what is free; of that the newest, if $7 is -1.
+-- let: newest = (SELECT max(n.fence) FROM @T n WHERE substring(n.name for length($1))=$1)
 -- name: list
 SELECT token, fence,
     @{(extract(epoch from expires_at-clock_timestamp())*1000)::int8
@@ -444,7 +446,7 @@ FROM @T l
 WHERE substring(name for length($1))=$1
     AND (
         (token IS NOT NULL @{AND expires_at>clock_timestamp()@|@})
-        OR fence>=$7
+        OR ($7>=0 AND fence>=$7) OR ($7<0 AND fence={newest})
     );
 
 -- The ticket is the time of arrival, unless its claim was moved to the front.

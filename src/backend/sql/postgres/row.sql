@@ -78,6 +78,8 @@ LEFT JOIN (
     AND (k.pid&4194303)=(f.session&4194303)
 WHERE f.name=$1;
 
+-- From the fence $7 on also what is free; of that the newest, if $7 is -1.
+-- let: newest = (SELECT max(n.fence) FROM @F n WHERE substring(n.name for length($1))=$1)
 -- name: list
 SELECT CASE WHEN k.pid IS NOT NULL THEN token END, fence, NULL::int8,
     (extract(epoch from clock_timestamp()-acquired_at)*1000)::int8, owner,
@@ -90,7 +92,10 @@ LEFT JOIN (
 ) ON t.name=f.name
     AND (k.pid&4194303)=(f.session&4194303)
 WHERE substring(f.name for length($1))=$1
-    AND (f.token IS NOT NULL OR f.fence>=$7);
+    AND (
+        f.token IS NOT NULL OR ($7>=0 AND f.fence>=$7)
+        OR ($7<0 AND f.fence={newest})
+    );
 
 -- The beginning; row.c adds the key.
 -- name: lock

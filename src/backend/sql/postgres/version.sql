@@ -115,9 +115,14 @@ SELECT token, fence, NULL::int8, NULL::int8, owner, note, version, ttl_ms,
 FROM @T
 WHERE name=$1;
 
+-- From the fence $7 on also what is free; of that the newest, if $7 is -1.
+-- let: newest = (SELECT max(n.fence) FROM @T n WHERE substring(n.name for length($1))=$1)
 -- name: list
 SELECT token, fence, NULL::int8, NULL::int8, owner, note, version, ttl_ms,
     wanted::int::int8, name
 FROM @T
 WHERE substring(name for length($1))=$1
-    AND (token IS NOT NULL OR fence>=$7);
+    AND (
+        token IS NOT NULL OR ($7>=0 AND fence>=$7)
+        OR ($7<0 AND fence={newest})
+    );

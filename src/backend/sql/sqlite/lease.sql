@@ -70,12 +70,17 @@ SELECT CASE WHEN boot=?9 THEN token END, fence, expires-?8, ?8-acquired,
 FROM @T
 WHERE name=?1;
 
+-- From the fence ?7 on also what is free; of that the newest, if ?7 is -1.
+-- let: newest = (SELECT max(n.fence) FROM @T n WHERE substr(n.name,1,length(?1))=?1)
 -- name: list
 SELECT CASE WHEN boot=?9 THEN token END, fence, expires-?8, ?8-acquired,
     owner, note, 0, ttl_ms, wanted, name
 FROM @T
 WHERE substr(name,1,length(?1))=?1
-    AND ((token IS NOT NULL AND boot=?9 AND expires>?8) OR fence>=?7);
+    AND (
+        (token IS NOT NULL AND boot=?9 AND expires>?8)
+        OR (?7>=0 AND fence>=?7) OR (?7<0 AND fence={newest})
+    );
 
 -- name: want
 UPDATE @T SET wanted=1 WHERE name=?1 AND token IS NOT NULL AND wanted=0;

@@ -281,6 +281,8 @@ SELECT @{CASE WHEN boot=?9 THEN token END@|token@}, fence,
 FROM @T l
 WHERE name=?1;
 
+-- From the fence ?7 on also what is free; of that the newest, if ?7 is -1.
+-- let: newest = (SELECT max(n.fence) FROM @T n WHERE substr(n.name,1,length(?1))=?1)
 -- name: list
 SELECT @{CASE WHEN boot=?9 THEN token END@|token@}, fence,
     @{expires-?8@|NULL@}, @{?8-acquired@|NULL@}, owner, note,
@@ -288,7 +290,8 @@ SELECT @{CASE WHEN boot=?9 THEN token END@|token@}, fence,
 FROM @T l
 WHERE substr(name,1,length(?1))=?1
     AND (
-        (token IS NOT NULL @{AND boot=?9 AND expires>?8@|@}) OR fence>=?7
+        (token IS NOT NULL @{AND boot=?9 AND expires>?8@|@})
+        OR (?7>=0 AND fence>=?7) OR (?7<0 AND fence={newest})
     );
 
 -- A ticket is a number and no time here.

@@ -542,6 +542,7 @@ const struct hfi_backend hfi_backend_sqlite = {
     .inspect = sql_inspect,
     .list = sql_list,
     .list_since = sql_list_since,
+    .fence_slack = SQL_FENCE_SLACK,
     .observe = lite_observe,
     .unobserve = lite_unobserve,
     .reobserve = lite_reobserve,

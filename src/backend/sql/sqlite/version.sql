@@ -55,10 +55,16 @@ SELECT token,fence,NULL,NULL,owner,note,version,ttl_ms,wanted,name
 FROM @T
 WHERE name=?1;
 
+-- From the fence ?7 on also what is free; of that the newest, if ?7 is -1.
+-- let: newest = (SELECT max(n.fence) FROM @T n WHERE substr(n.name,1,length(?1))=?1)
 -- name: list
 SELECT token,fence,NULL,NULL,owner,note,version,ttl_ms,wanted,name
 FROM @T
-WHERE substr(name,1,length(?1))=?1 AND (token IS NOT NULL OR fence>=?7);
+WHERE substr(name,1,length(?1))=?1
+    AND (
+        token IS NOT NULL OR (?7>=0 AND fence>=?7)
+        OR (?7<0 AND fence={newest})
+    );
 
 -- name: want
 UPDATE @T SET wanted=1 WHERE name=?1 AND token IS NOT NULL AND wanted=0;
