@@ -268,8 +268,8 @@ struct hf_stats {
     uint64_t taken_back; /* claims, in the background */
     uint64_t reconnects; /* times that events may have been missed */
 
-    /* On Redis, Redlock and etcd; 0 where a client library or the system does
-     * the sending. */
+    /* On Redis, Redlock and etcd, and requests on the databases as well; 0 where
+     * a client library or the system does the sending. */
     uint64_t requests, bytes_sent, bytes_received;
 
     uint64_t held, waiting;

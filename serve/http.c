@@ -33,6 +33,7 @@
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -140,7 +141,7 @@ static bool http_token_ok(struct MHD_Connection *connection)
 
     if (!http_opts->token)
         return true;
-    if (!value || strncmp(value, bearer, sizeof(bearer) - 1))
+    if (!value || strncasecmp(value, bearer, sizeof(bearer) - 1))
         return false;
     value += sizeof(bearer) - 1;
     len = strlen(http_opts->token);

@@ -40,6 +40,8 @@ void serve_json_lock(FILE *out, const struct serve_lock *lock, int64_t now)
         cli_json_opt(&json, "waiters", info->waiters);
         cli_json_opt(&json, "since_ms", serve_since(lock, now));
         cli_json_opt(&json, "left_ms", serve_left(lock, now));
+        cli_json_opt(&json, "lease_ms",
+                     info->left_ms < 0 ? -1 : serve_lease(lock));
         cli_json_num(&json, "seen_ms", now - lock->seen);
         cli_json_opt(&json, "waited_ms",
                      lock->waited < 0 ? -1 : now - lock->waited);
@@ -100,12 +102,13 @@ void serve_json_services(FILE *out)
         fputs(",\"error\":", out);
         cli_json_text(out, s->error);
         fprintf(out,
-                ",\"up\":%s,\"lease_ms\":%" PRId64 ",\"trip_us\":%" PRId64
-                ",\"held\":%" PRId64 ",\"holders\":%" PRId64
-                ",\"waiters\":%" PRId64 ",\"handovers\":%" PRIu64
-                ",\"grants\":%" PRIu64,
-                s->up ? "true" : "false", s->lease_ms, s->trip_us, s->held,
-                s->holders, s->waiters, s->handovers, s->grants);
+                ",\"up\":%s,\"lasts\":%s,\"lease_ms\":%" PRId64
+                ",\"trip_us\":%" PRId64 ",\"held\":%" PRId64
+                ",\"holders\":%" PRId64 ",\"waiters\":%" PRId64
+                ",\"handovers\":%" PRIu64 ",\"grants\":%" PRIu64,
+                s->up ? "true" : "false", s->lasts ? "true" : "false",
+                s->lease_ms, s->trip_us, s->held, s->holders, s->waiters,
+                s->handovers, s->grants);
         json_histogram(out, "hold", &s->hold);
         json_histogram(out, "wait", &s->wait);
         fputc('}', out);

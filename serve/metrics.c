@@ -3,7 +3,8 @@
  * metrics.c - the table as text for Prometheus.
  *
  * Series are labelled by service.  No series is labelled by key unless
- * --label-keys names its prefix, and then at most METRICS_KEYS of them are.
+ * --label-keys names its prefix, and then at most METRICS_KEYS of them are.  What is
+ * not known has no series: 0 would be a statement.
  */
 #include "serve.h"
 
@@ -130,8 +131,8 @@ static void metrics_extremes(int64_t now, int64_t age[], int64_t wait[],
 
         if (!lock->info.held)
             continue;
-        if (serve_since(lock, now) > age[s])
-            age[s] = serve_since(lock, now);
+        if (serve_age(lock, now) > age[s])
+            age[s] = serve_age(lock, now);
         if (lock->waited >= 0 && now - lock->waited > wait[s])
             wait[s] = now - lock->waited;
         if (lock->info.left_ms >= 0 &&
@@ -174,18 +175,16 @@ static void metrics_keys(FILE *out, const struct serve_opts *opts, int64_t now)
                            : "How long this lock has been held.");
         for (lock = serve_table.last; lock && count < METRICS_KEYS;
              lock = lock->prev) {
-            int64_t since = serve_since(lock, now);
-
-            if (!lock->info.held || !metrics_labelled(opts, lock->key))
+            if (!lock->info.held || !metrics_labelled(opts, lock->key) ||
+                (which && lock->info.waiters < 0))
                 continue;
             metrics_name(out, names[which], lock->service);
             fputs(",key=", out);
             metrics_label(out, lock->key);
             if (which)
-                fprintf(out, "} %d\n",
-                        lock->info.waiters > 0 ? (int)lock->info.waiters : 0);
+                fprintf(out, "} %d\n", (int)lock->info.waiters);
             else
-                fprintf(out, "} %.3f\n", since < 0 ? 0 : (double)since / 1000);
+                fprintf(out, "} %.3f\n", (double)serve_age(lock, now) / 1000);
             count++;
         }
     }
@@ -201,6 +200,8 @@ void serve_metrics(FILE *out, const struct serve_opts *opts)
         metrics_head(out, metrics_numbers[which].name,
                      metrics_numbers[which].type, metrics_numbers[which].help);
         for (int i = 0; i < serve_table.nservices; i++) {
+            if (which == WAITERS && serve_table.services[i].unknown)
+                continue;
             metrics_name(out, metrics_numbers[which].name, i);
             fprintf(out, "} %" PRIu64 "\n",
                     metrics_number(&serve_table.services[i], which));

@@ -6,6 +6,7 @@
  *   opts.c     the command line, and which addresses are allowed
  *   watch.c    one thread for each service: what its locks are, told to table.c
  *   table.c    every lock that was seen, in order of its last change
+ *   lease.c    what is known of one lock's times
  *   json.c     a lock, an event and the figures as JSON
  *   http.c     the listener: who may ask, and who answers
  *   door.c     who is connected, and who has to go
@@ -76,6 +77,11 @@ struct serve_lock {
     int64_t seen;                   /* when `info` was true */
     int64_t ends;   /* of the lease, as streams were told; -1 unknown */
     int64_t full;   /* the most that was seen left of it */
+    int64_t whole;  /* how long it may be, while no renewal was seen */
+    int64_t first;  /* when it would end, as first seen */
+    bool renewed;   /* since then */
+    int64_t begun;  /* when the grant was first seen, */
+    bool witnessed; /* and there was none before */
     int64_t waited; /* since when somebody waits, as seen; or -1 */
     unsigned mark;  /* of the last listing that named it */
     int service;
@@ -114,8 +120,11 @@ struct serve_service {
     uint64_t questions;
     int64_t every_ms; /* how often everything is listed */
     int64_t lease_ms; /* of a lock that asks for none; 0 unknown */
+    bool lasts;       /* no lock of it lapses */
+    bool listed;      /* all was listed once */
     uint64_t handovers, grants, breaks, lapses;
     int64_t held, leases, holders, waiters;
+    int64_t unknown; /* locks of which nobody knows who waits */
     size_t
         left_out[2]; /* locks that there was no room for: by the last listing,
                          * and by the one that goes on */
@@ -150,8 +159,20 @@ int serve_table_short(int service, int64_t every, char (*keys)[HF_KEY_MAX + 1],
                       int max);
 int64_t serve_now(void);
 int64_t serve_wall(void);
+
+/* ---- lease.c ------------------------------------------------------------- */
+
+/* What clocks and roundings of a service may differ by, in ms, without news. */
+#define SERVE_JITTER 1500
+
+void serve_lease_begin(struct serve_lock *lock, const struct hf_info *info,
+                       int64_t now);
+bool serve_lease_is_short(const struct serve_lock *lock,
+                          const struct hf_info *info, int64_t now);
 int64_t serve_left(const struct serve_lock *lock, int64_t now);
 int64_t serve_since(const struct serve_lock *lock, int64_t now);
+int64_t serve_age(const struct serve_lock *lock, int64_t now);
+int64_t serve_lease(const struct serve_lock *lock);
 
 /* ---- watch.c ------------------------------------------------------------- */
 

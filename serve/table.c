@@ -22,9 +22,6 @@
 #define SERVE_FREE_KEPT 1000
 #define SERVE_SLOTS     16384
 
-/* What clocks and roundings of a service may differ by, in ms, without news. */
-#define SERVE_JITTER 1500
-
 struct serve_table serve_table;
 
 int64_t serve_now(void)
@@ -191,7 +188,8 @@ static bool table_lapsed(const struct serve_lock *lock, int64_t at)
 
     return !lock->info.kept && !lock->info.broken &&
            at - lock->seen <= every + every / 2 &&
-           lock->full + SERVE_JITTER >= 2 * every && serve_left(lock, at) == 0;
+           serve_lease(lock) + SERVE_JITTER >= 2 * every &&
+           serve_left(lock, at) == 0;
 }
 
 /* Of several who hold a lock together one is shown, and the fence is another's when
@@ -231,7 +229,7 @@ static void table_judge(struct serve_lock *lock, const struct hf_info *now,
     if (now->held && old->held && now->fence != old->fence)
         over = !together || now->holders <= old->holders;
     if (over)
-        table_count(&service->hold, serve_since(lock, at));
+        table_count(&service->hold, serve_age(lock, at));
     if (over && (!now->held || taken) && table_lapsed(lock, at)) {
         service->lapses++;
         table_tell(SERVE_LAPSED, lock->service, lock->key, old);
@@ -265,6 +263,7 @@ static void table_sum(struct serve_service *service, const struct hf_info *info,
     service->held += sign;
     service->leases += info->left_ms >= 0 ? sign : 0;
     service->holders += sign * info->holders;
+    service->unknown += info->waiters < 0 ? sign : 0;
     if (info->waiters > 0)
         service->waiters += sign * info->waiters;
 }
@@ -292,6 +291,8 @@ static void table_lease(struct serve_lock *lock, int64_t now, bool told)
 
     if (lock->info.left_ms > lock->full)
         lock->full = lock->info.left_ms;
+    if (ends - lock->first > SERVE_JITTER)
+        lock->renewed = true;
     if (told || ends - lock->ends > SERVE_JITTER ||
         lock->ends - ends > SERVE_JITTER) {
         lock->ends = ends;
@@ -300,14 +301,21 @@ static void table_lease(struct serve_lock *lock, int64_t now, bool told)
     }
 }
 
-/* Take the news over; `told`: streams are told of all of it. */
+/* Take the news over; `told`: streams are told of all of it; `seen`: a grant in it
+ * is new. */
 static void table_put(struct serve_lock *lock, const struct hf_info *info,
-                      int64_t now, bool told)
+                      int64_t now, bool told, bool seen)
 {
     struct serve_service *service = &serve_table.services[lock->service];
 
-    if (!lock->info.held || lock->info.fence != info->fence)
-        lock->full = 0;
+    bool other = !lock->info.held || lock->info.fence != info->fence;
+
+    if (other && !table_together(&lock->info, info)) {
+        lock->begun = now;
+        lock->witnessed = seen;
+    }
+    if (other || lock->info.left_ms < 0)
+        serve_lease_begin(lock, info, now);
     table_sum(service, &lock->info, -1);
     table_sum(service, info, 1);
     lock->info = *info;
@@ -336,7 +344,9 @@ void serve_table_change(int service, const char *key,
 
         if (!same)
             table_judge(lock, info, now);
-        table_put(lock, info, now, !same);
+        table_put(lock, info, now,
+                  !same || serve_lease_is_short(lock, info, now),
+                  serve_table.services[service].listed && !mark);
         lock->mark = mark ? mark : lock->mark;
         if (!same)
             table_trim();
@@ -365,6 +375,7 @@ void serve_table_sweep(int service, unsigned mark)
         table_append(lock);
     }
     table_trim();
+    serve_table.services[service].listed = true;
     serve_table.services[service].left_out[0] =
         serve_table.services[service].left_out[1];
     serve_table.services[service].left_out[1] = 0;
@@ -424,19 +435,4 @@ void serve_table_up(int service, bool up, const char *endpoint,
     if (endpoint && (!len || s->endpoint[len - 1] == ':'))
         snprintf(s->endpoint, sizeof(s->endpoint), "%s", endpoint);
     pthread_mutex_unlock(&serve_table.mu);
-}
-
-int64_t serve_left(const struct serve_lock *lock, int64_t now)
-{
-    int64_t left = lock->info.left_ms;
-
-    if (left < 0)
-        return -1;
-    return left > now - lock->seen ? left - (now - lock->seen) : 0;
-}
-
-int64_t serve_since(const struct serve_lock *lock, int64_t now)
-{
-    return lock->info.since_ms < 0 ? -1
-                                   : lock->info.since_ms + now - lock->seen;
 }

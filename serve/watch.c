@@ -5,8 +5,8 @@
  * The service pushes changes where it can (hf_observe_start()).  What it does not
  * push is how often a lock was renewed, so a listing refreshes what is left of
  * the leases, twice in a lease of the service's default length, and finds what an
- * observation may have missed.  While no lock has a lease it comes three times in
- * two leases: then nothing but the listing finds out that a service has fallen
+ * observation may have missed.  While no lock is held it comes three times in two
+ * leases: then nothing but the listing finds out that a service has fallen
  * silent, and with what a service needs to go on telling there are at most two
  * requests a lease.  The library asks for nothing beside these listings.  Leases
  * that are shorter are refreshed one by one, WATCH_SHORT of them in a second at
@@ -156,21 +156,22 @@ static bool watch_leases(const struct watch *w)
     return ret;
 }
 
-/* When to list again: leases that are held are refreshed sooner. */
+/* When to list again: sooner while anything is held, whether its lease is known
+ * or not. */
 static int64_t watch_due(const struct watch *w, int64_t every)
 {
     const struct serve_service *service = &serve_table.services[w->service];
-    bool leases, up;
+    bool held, up;
 
     pthread_mutex_lock(&serve_table.mu);
-    leases = service->leases > 0;
+    held = service->held > 0;
     up = service->up;
     pthread_mutex_unlock(&serve_table.mu);
     if (!w->listed)
         return 0;
     if (!up && every > WATCH_RETRY_MS)
         return w->listed + WATCH_RETRY_MS;
-    return w->listed + (leases || every < 2000 ? every : every * 4 / 3);
+    return w->listed + (held || every < 2000 ? every : every * 4 / 3);
 }
 
 /* While the client lasts, which is until we end. */
@@ -180,16 +181,19 @@ static void watch_follow(struct watch *w, hf_client *client)
     hf_observer *observer = NULL;
     struct hf_error err;
     int64_t looked = 0, every = 15000, wait;
+    bool lasts = false;
 
     if (!hf_describe(client, &service, &err)) {
         watch_told(w, NULL, service.endpoint, 0);
         every = service.ttl_ms > 2000 ? service.ttl_ms / 2 : 1000;
+        lasts = !(service.traits & HF_TRAIT_LEASED);
     }
     if (hf_observe_start(client, w->prefix, HF_PREFIX, NULL, &observer, &err))
         every = 1000; /* Nobody pushes: look more often. */
     pthread_mutex_lock(&serve_table.mu);
     serve_table.services[w->service].every_ms = every;
     serve_table.services[w->service].lease_ms = service.ttl_ms;
+    serve_table.services[w->service].lasts = lasts;
     pthread_mutex_unlock(&serve_table.mu);
     while (!atomic_load(&watch_ends)) {
         if (serve_now() >= watch_due(w, every))

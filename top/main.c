@@ -149,11 +149,20 @@ static void top_follow(struct top *top)
                  top->table.shown ? top->table.rows[top->at].key : "");
 }
 
+static void top_describe(struct top *top, hf_client *client)
+{
+    struct hf_service svc = {.size = sizeof(svc)};
+
+    if (hf_describe(client, &svc, NULL))
+        return;
+    snprintf(top->endpoint, sizeof(top->endpoint), "%s", svc.endpoint);
+    top->lease = svc.ttl_ms;
+}
+
 static void top_listed(struct top *top, struct top_listing *list,
                        const struct hf_event *event)
 {
     struct hf_change change = HF_CHANGE_INIT;
-    struct hf_service svc = {.size = sizeof(svc)};
     struct top_table fresh = {0};
     int64_t next;
 
@@ -175,8 +184,7 @@ static void top_listed(struct top *top, struct top_listing *list,
     if (top->view == VIEW_DETAILS)
         job_start(JOB_LOOK, top->chosen, 0);
     top->message[0] = '\0';
-    if (!top->endpoint[0] && !hf_describe(list->client, &svc, NULL))
-        snprintf(top->endpoint, sizeof(top->endpoint), "%s", svc.endpoint);
+    top_describe(top, list->client);
 }
 
 static void top_events(struct top *top, struct top_listing *list)
@@ -422,6 +430,7 @@ static int top_screen(struct top *top, hf_client *client)
                 getenv("TERM") ? getenv("TERM") : "");
         return CLI_FAILED;
     }
+    top_describe(top, client);
     snprintf(top->message, sizeof(top->message), "asking the service...");
     while (top_turn(top, &list, signals))
         continue;

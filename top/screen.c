@@ -129,7 +129,8 @@ const char *screen_who(const char *note, const char *owner)
 }
 
 /* The columns: age 8, lease 18, waiters 5, mode 11, then key and holder. */
-static void screen_row(int y, const struct top_row *row, bool chosen)
+static void screen_row(int y, const struct top_row *row, int64_t lease,
+                       bool chosen)
 {
     int rest = COLS - 42, key = rest / 2;
     int64_t age = table_age(row);
@@ -142,7 +143,7 @@ static void screen_row(int y, const struct top_row *row, bool chosen)
     screen_mode(&row->info, mode);
     screen_text(y, 0, COLS, "");
     screen_text(y, 0, 7, age < 0 ? "" : cli_ago(age, ago));
-    screen_bar(y, 8, table_left(row), row->full);
+    screen_bar(y, 8, table_left(row), table_lease(row, lease));
     screen_text(y, 26, 4, number);
     screen_text(y, 31, 10, mode);
     screen_name(y, 42, key - 1, row->key);
@@ -172,7 +173,8 @@ static void screen_list(struct top *top)
         size_t at = top->first + i;
 
         if (at < top->table.shown)
-            screen_row((int)i + 2, &top->table.rows[at], at == top->at);
+            screen_row((int)i + 2, &top->table.rows[at], top->lease,
+                       at == top->at);
         else
             screen_text((int)i + 2, 0, COLS, "");
     }
@@ -198,6 +200,20 @@ static void screen_head(const struct top *top)
         screen_text(0, COLS > 9 ? COLS - 9 : 0, 9, " [paused]");
 }
 
+/* What does not fit goes without the name of the service, which the first line
+ * has: of Redlock that alone may be longer than the line. */
+static const char *screen_message(const struct top *top)
+{
+    const char *text = top->message;
+    size_t len = strlen(top->endpoint);
+
+    if (strlen(text) < (size_t)COLS || !len)
+        return text;
+    if (!strncmp(text, top->endpoint, len) && !strncmp(text + len, ": ", 2))
+        text += len + 2;
+    return text;
+}
+
 static void screen_foot(const struct top *top)
 {
     char line[2048];
@@ -210,7 +226,7 @@ static void screen_foot(const struct top *top)
         snprintf(line, sizeof(line), "filter: %s_  (Enter, Esc)",
                  top->table.filter);
     else if (top->message[0])
-        snprintf(line, sizeof(line), "%s", top->message);
+        snprintf(line, sizeof(line), "%s", screen_message(top));
     else if (top->view == VIEW_DETAILS)
         snprintf(line, sizeof(line), "q back  arrows choose  b break");
     else

@@ -11,6 +11,9 @@
 #include <string.h>
 #include <strings.h>
 
+/* What clocks and roundings of a service may differ by, in ms. */
+#define TABLE_JITTER 1500
+
 static enum top_sort table_order; /* for qsort(), which has no argument */
 
 const char *table_sort_name(enum top_sort sort)
@@ -38,6 +41,21 @@ int64_t table_age(const struct top_row *row)
     return row->info.since_ms + cli_now() - row->at;
 }
 
+/* The first sight says no more than that it is not longer than what is left and
+ * what has passed since the grant: a lock with 4 of 30 seconds is about to be lost.
+ * Holders renew in thirds, so of the usual lease two thirds are left at least. */
+int64_t table_lease(const struct top_row *row, int64_t usual)
+{
+    int64_t most = row->info.left_ms + row->info.since_ms;
+
+    if (row->renewed)
+        return row->full < usual && 3 * row->full >= 2 * usual ? usual
+                                                               : row->full;
+    if (row->info.since_ms >= 0 && most < usual)
+        usual = most;
+    return row->full > usual ? row->full : usual;
+}
+
 bool table_add(struct top_table *table, const struct hf_change *change)
 {
     struct top_row *more = table->rows;
@@ -54,6 +72,7 @@ bool table_add(struct top_table *table, const struct hf_change *change)
                              .info = change->info,
                              .at = cli_now(),
                              .full = change->info.left_ms};
+    more->ends = more->at + more->full;
     table->count += more->key != NULL;
     return more->key != NULL;
 }
@@ -82,8 +101,11 @@ void table_inherit(struct top_table *table, const struct top_table *old)
         int order = strcmp(row->key, was->key);
 
         if (!order && row->info.fence == was->info.fence &&
-            was->full > row->full)
-            row->full = was->full;
+            was->info.left_ms >= 0) {
+            row->renewed = was->renewed || row->ends - was->ends > TABLE_JITTER;
+            row->ends = was->ends;
+            row->full = was->full > row->full ? was->full : row->full;
+        }
         i += order <= 0;
         k += order >= 0;
     }

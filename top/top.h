@@ -21,7 +21,9 @@ struct top_row {
     char *key;
     struct hf_info info;
     int64_t at;   /* when that was true */
-    int64_t full; /* the most that was ever left of this lease */
+    int64_t full; /* the most that was ever left of this lease, */
+    int64_t ends; /* when it would end, as first seen, */
+    bool renewed; /* and whether it was renewed since */
 };
 
 struct top_table {
@@ -40,6 +42,10 @@ void table_clear(struct top_table *table);
 const char *table_sort_name(enum top_sort sort);
 int64_t table_left(const struct top_row *row); /* by now; -1 unknown */
 int64_t table_age(const struct top_row *row);  /* the same */
+
+/* How long the whole lease is, as far as that is known; `usual` is that of a lock
+ * that asks for none. */
+int64_t table_lease(const struct top_row *row, int64_t usual);
 
 /* job.c */
 #define JOB_HOLDERS 32
@@ -87,6 +93,7 @@ struct top {
     uint64_t ask_fence;
     char ask_who[HF_NOTE_MAX + 1];
     char message[512];
+    int64_t lease; /* of a lock that asks for none */
     int64_t interval;
     bool paced; /* nobody has said how often to list */
 };

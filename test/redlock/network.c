@@ -239,6 +239,28 @@ TEST(many_locks_are_listed_from_far_away)
     net_end(&net);
 }
 
+/* The limit of a request is longer than this test may take. */
+TEST_TIMEOUT(a_listing_does_not_wait_for_a_silent_minority, 60)
+{
+    struct hf_client_opts opts = HF_CLIENT_OPTS_INIT;
+    hf_client *client = NULL;
+    hf_lock *lk = NULL;
+    struct rl rl;
+    int n = 0;
+
+    rl_start(&rl, "?quarantine=off", false);
+    opts.timeout_ms = 600000;
+    CHECK_OK(hf_open(rl.url, &opts, &client, &t_err));
+    CHECK_OK(rl_try(client, "k", TTL, &lk));
+    rl_signal(&rl, 3, SIGSTOP);
+    CHECK_OK(hf_list(client, "k", list_count, &n, &t_err));
+    CHECK_EQ(n, 1);
+    rl_signal(&rl, 3, SIGCONT);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(client);
+    rl_end(&rl);
+}
+
 /* Take and give back until told to stop; only what fails is told. */
 static void keep_trying(struct t_peer *up, void *arg)
 {

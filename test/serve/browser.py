@@ -268,6 +268,18 @@ def leases():
             return [e.querySelector('.fill').className, e.querySelector('.left').textContent];""", left, seen, kept)
         check(shown[0] == cls and (kept or shown[1].startswith("\u2265 ")),
               "%d ms of 30 s, asked %d ms ago%s" % (left, seen, ", kept" if kept else ""), ascii(shown))
+    first = page.execute_script("""
+        const e = makeRow('x');
+        fillRow(e, {id: 0, service: 0, key: 'x', held: true, fence: '1', left_ms: 4000, seen_ms: 0, lease_ms: 30000,
+                    at: performance.now()}, 0, 0);
+        return e.querySelector('.fill').className;""")
+    check(first == "fill bad", "a lock that is first seen dying is red", first)
+    words = page.execute_script("""
+        const l = {service: 0, key: 'x', held: true, left_ms: null, at: 0}, was = services;
+        const ret = [false, true].map(lasts => { services = [{...was[0], lasts}]; return leaseText(l); });
+        services = was;
+        return ret;""")
+    check(words == ["unknown", "does not lapse"], "a lease that is not known is not called endless", words)
 
 
 def logs_in():

@@ -125,6 +125,7 @@ is 'the locks do not' 401 "$(code "$at/api/locks")"
 is 'nor the metrics' 401 "$(code "$at/metrics")"
 is 'nor with a wrong one' 401 "$(code -H 'Authorization: Bearer a-long-and-secret-toke_' "$at/api/locks")"
 is 'with it they do' 200 "$(code -H 'Authorization: Bearer a-long-and-secret-token' "$at/api/locks")"
+is 'however the scheme is written' 200 "$(code -H 'Authorization: bearer a-long-and-secret-token' "$at/api/locks")"
 ends
 
 # Hostile clients: many, slow, and with more than it wants.

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * table.c - the table of holdfast serve when there are more locks than it keeps:
- * it is built here for eight.
+ * table.c - the table of holdfast serve: when there are more locks than it keeps,
+ * which is eight here; what it counts; and what it knows of leases.
  */
 #include "../../serve/serve.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #include "../t.h"
 
@@ -94,6 +97,98 @@ TEST(a_permit_is_handed_over_where_all_were_taken)
     hold(1, 2, 3);
     CHECK_EQ(service->grants, 3);
     CHECK_EQ(service->handovers, 1);
+}
+
+/* Somebody alone holds "k", and so much of the lease is left. */
+static void lease(int64_t left_ms, int64_t since_ms, unsigned mark)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    info.held = true;
+    info.holders = 1;
+    info.fence = 7;
+    info.left_ms = left_ms;
+    info.since_ms = since_ms;
+    serve_table_change(0, "k", &info, mark);
+}
+
+static void begin(void)
+{
+    serve_table_init(1);
+    serve_table.services[0].every_ms = 15000;
+    serve_table.services[0].lease_ms = 30000;
+}
+
+TEST(the_first_sight_of_a_lock_says_nothing_of_its_whole_lease)
+{
+    begin();
+    lease(4000, -1, 1);
+    CHECK_EQ(serve_lease(serve_table.last), 30000);
+    lease(9000, -1, 2); /* It was renewed: so it is short. */
+    CHECK_EQ(serve_lease(serve_table.last), 9000);
+    lease(22000, -1, 3);
+    CHECK_EQ(serve_lease(serve_table.last), 30000);
+    lease(60000, -1, 4);
+    CHECK_EQ(serve_lease(serve_table.last), 60000);
+}
+
+TEST(a_lease_is_no_longer_than_what_is_left_and_what_has_passed)
+{
+    begin();
+    lease(2000, 500, 1);
+    CHECK_EQ(serve_lease(serve_table.last), 2500);
+}
+
+TEST(a_lock_that_was_granted_before_our_eyes_shows_its_lease)
+{
+    begin();
+    serve_table_sweep(0, 1);
+    lease(2000, -1, 0);
+    CHECK_EQ(serve_lease(serve_table.last), 2000);
+}
+
+TEST(a_lock_that_was_first_seen_dying_lapses)
+{
+    begin();
+    lease(1, -1, 1);
+    while (serve_left(serve_table.last, serve_now()))
+        continue;
+    serve_table_sweep(0, 2);
+    CHECK_EQ(serve_table.services[0].lapses, 1);
+}
+
+TEST(where_no_grant_says_when_it_was_holds_count_from_when_they_were_seen)
+{
+    begin();
+    lease(-1, -1, 1);
+    CHECK(serve_age(serve_table.last, serve_now()) >= 0);
+    serve_table_sweep(0, 2);
+    CHECK_EQ(serve_table.services[0].hold.count, 1);
+}
+
+TEST(what_is_not_known_has_no_series)
+{
+    struct serve_opts opts = {.labels = {""}, .nlabels = 1};
+    struct hf_info info = HF_INFO_INIT;
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out;
+
+    begin();
+    info.held = true;
+    info.holders = 1;
+    info.since_ms = info.left_ms = -1;
+    info.waiters = -1;
+    serve_table_change(0, "k", &info, 1);
+    out = open_memstream(&text, &len);
+    CHECK(out != NULL);
+    serve_metrics(out, &opts);
+    CHECK_EQ(fclose(out), 0);
+    CHECK(strstr(text, "\nholdfast_lock_age_seconds{") != NULL);
+    CHECK(strstr(text, "\nholdfast_lock_key_waiters{") == NULL);
+    CHECK(strstr(text, "\nholdfast_lock_waiters{") == NULL);
+    CHECK(strstr(text, "\nholdfast_lease_left_seconds{") == NULL);
+    free(text);
 }
 
 T_MAIN

@@ -23,29 +23,46 @@ hf_status redis_url_keep(const struct hfi_url *url, int64_t *ret,
     return st;
 }
 
+void redis_scan_ask(const struct redis_scan *scan, const char **argv)
+{
+    const char *all[REDIS_SCAN_ARGS] = {
+        "SCAN",  scan->cursor[0] ? scan->cursor : "0",
+        "MATCH", scan->pattern,
+        "COUNT", "500",
+        "TYPE",  scan->type};
+
+    memcpy(argv, all, sizeof(all));
+}
+
+hf_status redis_scan_take(struct redis_conn *rc, struct redis_scan *scan,
+                          const redisReply *reply, struct hf_error *err)
+{
+    if (reply->type == REDIS_REPLY_ERROR)
+        return redis_error(rc, reply, err);
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        reply->element[0]->type != REDIS_REPLY_STRING ||
+        reply->element[1]->type != REDIS_REPLY_ARRAY)
+        return redis_bad_reply(rc, err);
+    snprintf(scan->cursor, sizeof(scan->cursor), "%s", reply->element[0]->str);
+    scan->over = !strcmp(scan->cursor, "0");
+    return HF_OK;
+}
+
 hf_status redis_scan(struct redis_conn *rc, struct hfi_mux *mux,
                      struct redis_scan *scan, redisReply **ret,
                      int64_t deadline, struct hf_error *err)
 {
-    const char *argv[] = {"SCAN",  scan->cursor[0] ? scan->cursor : "0",
-                          "MATCH", scan->pattern,
-                          "COUNT", "500",
-                          "TYPE",  scan->type};
-    redisReply *reply;
-    hf_status st = redis_command(rc, mux, 8, argv, &reply, deadline, err);
+    const char *argv[REDIS_SCAN_ARGS];
+    hf_status st;
 
+    redis_scan_ask(scan, argv);
+    st = redis_command(rc, mux, REDIS_SCAN_ARGS, argv, ret, deadline, err);
     if (st)
         return st;
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-        reply->element[0]->type != REDIS_REPLY_STRING ||
-        reply->element[1]->type != REDIS_REPLY_ARRAY) {
-        freeReplyObject(reply);
-        return redis_bad_reply(rc, err);
-    }
-    snprintf(scan->cursor, sizeof(scan->cursor), "%s", reply->element[0]->str);
-    scan->over = !strcmp(scan->cursor, "0");
-    *ret = reply;
-    return HF_OK;
+    st = redis_scan_take(rc, scan, *ret, err);
+    if (st)
+        freeReplyObject(*ret);
+    return st;
 }
 
 /* "{TAG}:meta:REST" is of the lock REST, or TAG if that is empty: the key below

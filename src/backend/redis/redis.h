@@ -327,6 +327,12 @@ struct redis_scan {
 hf_status redis_scan(struct redis_conn *, struct hfi_mux *, struct redis_scan *,
                      redisReply **ret, int64_t deadline, struct hf_error *);
 
+/* Its two halves: the command for the next page, and what the reply says. */
+#define REDIS_SCAN_ARGS 8
+void redis_scan_ask(const struct redis_scan *, const char **argv);
+hf_status redis_scan_take(struct redis_conn *, struct redis_scan *,
+                          const redisReply *, struct hf_error *);
+
 /* Go over all keys of a server that have companions: `add` is called for each,
  * and `send` after some of them: half a page of redis_scan(), so that a distant
  * or busy server is waited for three times in 500 keys.  It serves others after
