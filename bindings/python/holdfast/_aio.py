@@ -290,7 +290,7 @@ class AsyncObserver:
         self._client = client
         self._arguments = key, prefix
         self._raw: Optional[_holdfast.Observer] = None
-        self._starting: Optional[asyncio.Future[_holdfast.Observer]] = None
+        self._starting: Optional[asyncio.Future[None]] = None
         self._closed = False
 
     async def _start(self) -> None:
@@ -298,20 +298,25 @@ class AsyncObserver:
         raw = await self._client._ready()
         if self._starting is None:
             self._inbox = Changes()
-            self._starting = asyncio.ensure_future(self._client._run(
-                raw.observe_start, *self._arguments, self._inbox))
+            self._client._observers.add(self)  # aclose() may come while it starts
+            self._starting = asyncio.ensure_future(self._open(raw))
         starting = self._starting
         try:
-            observer = await asyncio.shield(starting)
+            await asyncio.shield(starting)
         except Error:
             if self._starting is starting:
                 self._starting = None
-            raise
+                self._client._observers.discard(self)
+            if not self._closed:
+                raise
+
+    async def _open(self, raw: _holdfast.Client) -> None:
+        observer = await self._client._run(
+            raw.observe_start, *self._arguments, self._inbox)
         if self._closed:
             observer.stop()
-        elif self._raw is None:
+        else:
             self._raw = observer
-            self._client._observers.add(self)
 
     async def wait(self) -> Optional[Change]:
         """The next change; None if the observer is closed."""
