@@ -213,6 +213,10 @@ PyObject *from_text(const char *s);
 /* For PyArg_ParseTuple("O&"): a fence as unsigned long long, never cut. */
 int to_fence(PyObject *object, void *fence);
 
+/* For PyArg_ParseTuple("O&"): a bool, and nothing that only counts as one: the text
+ * "no" would. */
+int to_flag(PyObject *object, void *flag);
+
 /* For PyArg_ParseTuple("O&"): an Options, or None for NULL. */
 int to_options(PyObject *object, void *opts);
 

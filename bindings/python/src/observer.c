@@ -15,10 +15,10 @@ METHOD(observe_start)
     hf_client *handle;
     struct hf_error err;
     hf_status st;
-    int prefix;
+    bool prefix;
 
-    if (!PyArg_ParseTuple(args, "O&pO!", to_text, &key, &prefix, &PyList_Type,
-                          &user))
+    if (!PyArg_ParseTuple(args, "O&O&O!", to_text, &key, to_flag, &prefix,
+                          &PyList_Type, &user))
         return NULL;
     handle = begin_use(&client->lend, "client");
     if (handle && (observer = PyObject_New(struct observer, observer_type))) {
