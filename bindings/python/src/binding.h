@@ -54,6 +54,9 @@ extern int lend_forks;
 int lend_begin(void);
 void lend_init(struct lend *lend, void *handle);
 void lend_fini(struct lend *lend);
+/* Is it the parent's, and this a forked child?  Then with an exception.  The
+ * library itself says so of every call that has an error to tell it in. */
+bool inherited(const struct lend *lend);
 /* The handle, or NULL with an exception that calls it `what`. */
 void *begin_use(struct lend *lend, const char *what);
 void end_use(struct lend *lend);

@@ -105,7 +105,8 @@ METHOD(observe_wait)
     PyObject *list;
     long long ms;
 
-    if (!PyArg_ParseTuple(args, "O!L", observer_type, &change.observer, &ms))
+    if (!PyArg_ParseTuple(args, "O!L", observer_type, &change.observer, &ms) ||
+        inherited(&((struct client *)self)->lend))
         return NULL;
     list = ((struct observer *)change.observer)->user;
     if (wait_for((struct client *)self, list, wait_until(ms), true,
