@@ -408,7 +408,10 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cancel all waits, release what is held, and disconnect."""
+        """Cancel all waits, release what is held, and disconnect.
+
+        A release that is under way ends before, with its own outcome.
+        """
         self._closed = True
         loop = asyncio.get_running_loop()
         opening, self._opening = self._opening, None
@@ -470,9 +473,12 @@ class AsyncClient:
 
     def _keep(self, call: Callable[[], T]) -> asyncio.Future[T]:
         future = asyncio.get_running_loop().run_in_executor(None, call)
+        self._keep_until_done(future)
+        return future
+
+    def _keep_until_done(self, future: asyncio.Future[Any]) -> None:
         self._kept.add(future)
         future.add_done_callback(self._kept.discard)
-        return future
 
     async def _ready(self) -> _holdfast.Client:
         """The open client, bound to the running loop."""
@@ -522,13 +528,15 @@ class AsyncClient:
 
     async def _wait_for(
         self, start: Callable[[Request], Optional[_holdfast.Request]],
-        locks: Sequence[AsyncLock] = (),
+        locks: Sequence[AsyncLock] = (), keep: bool = False,
     ) -> Any:
-        """Start a request, and wait for its outcome."""
+        """Start a request, and wait for its outcome; so does aclose() if ``keep``."""
         request = Request(self, locks)
         handle = start(request)
         if handle is None:
             return None
+        if keep:
+            self._keep_until_done(request.outcome)
         try:
             return await request.outcome
         except asyncio.CancelledError:
@@ -539,15 +547,15 @@ class AsyncClient:
     async def _release(self, lock: _holdfast.Lock) -> None:
         if self._raw is not None:
             try:
-                await self._wait_for(partial(self._raw.release_start, lock))
+                await self._wait_for(
+                    partial(self._raw.release_start, lock), keep=True)
                 return
             except BlockingIOError:
                 pass
         # The executor runs a call of this lock, perhaps of a task that was
         # cancelled, or closes the client.  The release waits for that there, and
         # goes on when its own task is cancelled.
-        loop = asyncio.get_running_loop()
-        await asyncio.shield(loop.run_in_executor(None, lock.release))
+        await asyncio.shield(self._keep(lock.release))
 
     def _forget(self, lock: _holdfast.Lock) -> None:
         """Release a lock that nobody can wait for."""

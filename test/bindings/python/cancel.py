@@ -218,6 +218,18 @@ async def tasks_start_an_observer_once_and_close_it_while_it_starts():
         assert await task is None
 
 
+@test
+async def closing_waits_for_what_is_being_released():
+    for turn in range(20):
+        client = AsyncClient(URL)
+        locks = [await client.try_lock(fresh()) for _ in range(5)]
+        tasks = [asyncio.ensure_future(lock.release()) for lock in locks]
+        for _ in range(1 + turn % 3):
+            await asyncio.sleep(0)
+        await client.aclose()
+        assert await asyncio.gather(*tasks) == [None] * 5
+
+
 async def collect(changes):
     return [change async for change in changes]
 
