@@ -28,7 +28,8 @@ const { EventEmitter } = require("node:events");
 const native = load();
 const MADE = Symbol("made here"); // nobody else can construct what the addon trusts
 const {
-  HoldfastError, clientOptions, fenceOf, handleOf, isLost, lockOptions, number, object, text,
+  HoldfastError, callable, clientOptions, fenceOf, flag, handleOf, isLost, lockOptions, number,
+  object, text,
 } = require("./arguments.js");
 native.errorClass(HoldfastError);
 
@@ -77,7 +78,8 @@ function tell(emitter, ...event) {
 
 const watched = new WeakMap(); // signal: what to call when it is aborted
 
-function signalOf({ signal }) {
+function signalOf(options) {
+  const { signal } = object(options);
   const methods = ["throwIfAborted", "addEventListener", "removeEventListener"];
   if (signal === undefined || signal === null) return undefined;
   if (methods.some((name) => typeof signal[name] !== "function"))
@@ -342,24 +344,29 @@ class Client extends EventEmitter {
   // ---- locks
 
   async lock(keys, options = {}) {
-    const several = Array.isArray(keys);
-    const names = several ? Array.from(keys) : [keys]; // the caller may change his
-    for (const key of names) text(key, "key");
-    const locks = await settle(this.#acquire(names, options, -1));
-    return several ? new LockSet(locks) : locks[0];
+    return this.#lock(keys, options);
   }
 
   async tryLock(keys, options = {}) {
     try {
-      return await this.lock(keys, { ...object(options), wait: 0 });
+      return await this.#lock(keys, options, 0);
     } catch (error) {
-      if (error.code === "HF_BUSY") return null;
+      if (error?.code === "HF_BUSY") return null;
       throw error;
     }
   }
 
+  async #lock(keys, options, wait) {
+    const several = Array.isArray(keys);
+    const names = several ? Array.from(keys) : [keys]; // the caller may change his
+    for (const key of names) text(key, "key");
+    const locks = await settle(this.#acquire(names, options, wait));
+    return several ? new LockSet(locks) : locks[0];
+  }
+
   async using(keys, options, work) {
     if (typeof options === "function") [options, work] = [{}, options];
+    callable(work, "work");
     const lock = await this.lock(keys, options);
     let value;
     try {
@@ -374,17 +381,17 @@ class Client extends EventEmitter {
 
   async attach(key, handle, options = {}) {
     const id = this.#next++;
-    const [name, from, given] = [text(key, "key"), handleOf(handle), lockOptions(options, 0)];
+    const [name, from, given] = [text(key, "key"), handleOf(handle), lockOptions(options)];
     await settle(native.attach(this.#open(), name, from, given, id));
     return this.#locked(id, 0, name);
   }
 
   async extendHandle(key, handle, options = {}) {
-    return this.#call(native.handleExtend, text(key, "key"), handleOf(handle), lockOptions(options, 0));
+    return this.#call(native.handleExtend, text(key, "key"), handleOf(handle), lockOptions(options));
   }
 
   async releaseHandle(key, handle, options = {}) {
-    return this.#call(native.handleRelease, text(key, "key"), handleOf(handle), lockOptions(options, 0));
+    return this.#call(native.handleRelease, text(key, "key"), handleOf(handle), lockOptions(options));
   }
 
   // ---- looking and mending
@@ -409,8 +416,9 @@ class Client extends EventEmitter {
     return settle(this.#ask(native.list, text(prefix, "prefix")));
   }
 
-  async break(key, fence, { force = false } = {}) {
-    return this.#call(native.break, text(key, "key"), fenceOf(fence), Boolean(force));
+  async break(key, fence, options = {}) {
+    const { force } = object(options);
+    return this.#call(native.break, text(key, "key"), fenceOf(fence), flag(force, "force"));
   }
 
   async check(key, fence) {
@@ -423,8 +431,9 @@ class Client extends EventEmitter {
     }
   }
 
-  async collect({ older = 7 * 24 * 3600 * 1000, dryRun = false } = {}) {
-    return this.#call(native.collect, number(older, "older"), Boolean(dryRun));
+  async collect(options = {}) {
+    const { older = 7 * 24 * 3600 * 1000, dryRun } = object(options);
+    return this.#call(native.collect, number(older, "older"), flag(dryRun, "dryRun"));
   }
 
   stats() {
@@ -438,7 +447,7 @@ class Client extends EventEmitter {
   // The library keeps what was not taken yet, and merges it.  The process is kept
   // alive only while somebody waits for a change.
   async *observe(key, options = {}) {
-    const { prefix = false } = options;
+    const prefix = flag(object(options).prefix, "prefix");
     const signal = signalOf(options);
     signal?.throwIfAborted();
     const id = this.#next++;
@@ -447,7 +456,7 @@ class Client extends EventEmitter {
     const abort = () => wake();
     if (signal) watch(signal, abort);
     try {
-      native.observe(this.#open(), id, text(key, "key"), Boolean(prefix));
+      native.observe(this.#open(), id, text(key, "key"), prefix);
       this.#claims.set(id, { changed: abort, fail: () => wake((ended = true)) });
       while (!ended) {
         signal?.throwIfAborted();
@@ -470,6 +479,7 @@ class Client extends EventEmitter {
 
   async elect(key, options, lead) {
     if (typeof options === "function") [options, lead] = [{}, options];
+    callable(lead, "lead");
     for (;;) {
       const lock = await this.lock(key, options);
       const end = {};
@@ -483,7 +493,7 @@ class Client extends EventEmitter {
       if ("error" in end) {
         // The end of a term is no failure of lead().
         const { error } = end;
-        if (lost && (isLost(error) || error.name === "AbortError")) continue;
+        if (lost && (isLost(error) || error?.name === "AbortError")) continue;
         throw error;
       }
       if (!released) return end.value;
@@ -491,8 +501,8 @@ class Client extends EventEmitter {
     }
   }
 
-  async *leaders(key, options) {
-    for await (const info of this.observe(key, { ...options, prefix: false }))
+  async *leaders(key, options = {}) {
+    for await (const info of this.observe(key, { signal: signalOf(options) }))
       yield info.held ? info : null;
   }
 
