@@ -130,6 +130,7 @@ class Lock extends EventEmitter {
   #index;
   #reason = null;
   #told = false; // of the loss
+  #known = false; // to who asked for it
   #ops = null; // what has to end before the handle does
   #signal = null;
 
@@ -167,7 +168,7 @@ class Lock extends EventEmitter {
   get signal() {
     if (!this.#signal) {
       this.#signal = new AbortController();
-      if (this.#reason !== null) this.#abort();
+      if (this.lostReason !== null) this.#abort();
     }
     return this.#signal.signal;
   }
@@ -201,14 +202,30 @@ class Lock extends EventEmitter {
       : this.release();
   }
 
+  // Its promise is settled: who awaits it goes on before the next event is delivered.
+  _settled() {
+    this.#known = true;
+    return this;
+  }
+
+  get _known() {
+    return this.#known;
+  }
+
   // The addon tells: AT_RISK, or GONE with its reason.  Also called by close().
+  // Is this new?
   _tell(type, reason) {
-    if (type === AT_RISK) return tell(this, "atRisk");
-    if (this.#told) return; // before the client was closed
+    if (type === AT_RISK) return tell(this, "atRisk"), true;
+    if (this.#told) return false;
     this.#told = true;
+    this._lose(reason);
+    tell(this, "lost", this.#reason);
+    return true;
+  }
+
+  _lose(reason) {
     this.#reason ??= reason;
     this.#abort();
-    tell(this, "lost", this.#reason);
   }
 
   // The client has ended, and at the exit of the process it is too late for events.
@@ -361,6 +378,7 @@ class Client extends EventEmitter {
     const names = several ? Array.from(keys) : [keys]; // the caller may change his
     for (const key of names) text(key, "key");
     const locks = await settle(this.#acquire(names, options, wait));
+    for (const lock of locks) lock._settled();
     return several ? new LockSet(locks) : locks[0];
   }
 
@@ -383,7 +401,11 @@ class Client extends EventEmitter {
     const id = this.#next++;
     const [name, from, given] = [text(key, "key"), handleOf(handle), lockOptions(options)];
     await settle(native.attach(this.#open(), name, from, given, id));
-    return this.#locked(id, 0, name);
+    if (this.#ended) throw new HoldfastError("canceled", "the client was closed");
+    const lock = this.#locked(id, 0, name)._settled();
+    // Its loss may have been delivered when there was no lock to tell it of.
+    if (lock.lostReason !== null) this.#tellLater(id, lock, GONE, lock.lostReason);
+    return lock;
   }
 
   async extendHandle(key, handle, options = {}) {
@@ -654,8 +676,22 @@ class Client extends EventEmitter {
       this.#claims.delete(id);
       return claim.answered(what, value);
     }
-    claim._tell(type, what);
-    tell(this, type === GONE ? "lost" : "atRisk", claim, what);
+    if (type === GONE) claim._lose(what);
+    if (claim._known) this.#tell(claim, type, what);
+    else this.#tellLater(id, claim, type, what);
+  }
+
+  // An event of a lock, to those who listen.
+  #tell(lock, type, reason) {
+    if (lock._tell(type, reason)) tell(this, type === GONE ? "lost" : "atRisk", lock, reason);
+  }
+
+  // Nobody could listen yet: events are delivered many at a time, and who awaits the
+  // lock goes on after the last of them.
+  #tellLater(id, lock, type, reason) {
+    setImmediate(() => {
+      if (this.#claims.get(id) === lock) this.#tell(lock, type, reason);
+    });
   }
 }
 
