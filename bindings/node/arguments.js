@@ -27,7 +27,8 @@ class HoldfastError extends Error {
   }
 }
 
-const isLost = (error) => error.code === "HF_LOST";
+// What a program throws, or aborts a signal with, is any value.
+const isLost = (error) => error?.code === "HF_LOST";
 
 // ---- arguments ---------------------------------------------------------------
 
@@ -65,26 +66,33 @@ function fenceOf(value) {
 }
 
 // A number in place of the options would be a lock without those that were meant.
-function object(options) {
-  if (typeof options !== "object" || options === null || Array.isArray(options))
-    throw new TypeError("options must be an object");
-  return options;
-}
-
-function flag(value, what) {
-  if (value !== undefined && typeof value !== "boolean")
-    throw new TypeError(`${what} must be true or false`);
+function object(value, what = "options") {
+  if (typeof value !== "object" || value === null || Array.isArray(value))
+    throw new TypeError(`${what} must be an object`);
   return value;
 }
 
+function callable(value, what) {
+  if (typeof value !== "function") throw new TypeError(`${what} must be a function`);
+  return value;
+}
+
+// Not what only counts as true, as the text "no" does.
+function flag(value, what) {
+  if (value !== undefined && typeof value !== "boolean")
+    throw new TypeError(`${what} must be true or false`);
+  return value === true;
+}
+
 // What the addon wants to know of the options of a lock: numbers, owner and note.  It
-// finds a number by its place much faster than a property by its name.
+// finds a number by its place much faster than a property by its name.  A `wait` that
+// is given here is not asked of the user.
 function lockOptions(options, wait) {
   object(options);
   const numbers = new Float64Array(2 + TIMES.length + COUNTS.length);
   let at = 2;
-  const asked = options.wait;
-  numbers[1] = asked === undefined ? wait : limit(asked, "wait");
+  const asked = wait ?? options.wait;
+  numbers[1] = asked === undefined ? -1 : limit(asked, "wait");
   for (const name of TIMES) {
     const value = options[name];
     if (value !== undefined) numbers[at] = number(value, name);
@@ -106,8 +114,7 @@ function clientOptions(options) {
   const { timeout = 0, connect = 0, note, log, logLevel = "warning" } = object(options);
   const level = LEVELS.indexOf(logLevel) + 1;
   if (level === 0) throw new TypeError(`logLevel must be one of ${LEVELS.join(", ")}`);
-  if (log !== undefined && typeof log !== "function")
-    throw new TypeError("log must be a function");
+  if (log !== undefined) callable(log, "log");
   if (note !== undefined) text(note, "note");
   return {
     timeout: number(timeout, "timeout"),
@@ -118,7 +125,10 @@ function clientOptions(options) {
   };
 }
 
-function handleOf({ token, ref = "", fence }) {
+function handleOf(handle) {
+  const { token, ref = "", fence } = object(handle, "handle");
+  if (typeof fence !== "bigint" && !/^\d+$/.test(text(fence, "fence")))
+    throw new TypeError("fence must be a bigint, or a string of its digits");
   const ret = { token: text(token, "token"), ref: text(ref, "ref"), fence: fenceOf(BigInt(fence)) };
   if (Buffer.byteLength(ret.token) > 39 || Buffer.byteLength(ret.ref) > 63)
     throw new HoldfastError("invalid", "not a handle of a detached lock");
@@ -126,5 +136,6 @@ function handleOf({ token, ref = "", fence }) {
 }
 
 module.exports = {
-  HoldfastError, clientOptions, fenceOf, handleOf, isLost, lockOptions, number, object, text,
+  HoldfastError, callable, clientOptions, fenceOf, flag, handleOf, isLost, lockOptions, number,
+  object, text,
 };

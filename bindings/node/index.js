@@ -28,7 +28,8 @@ const { EventEmitter } = require("node:events");
 const native = load();
 const MADE = Symbol("made here"); // nobody else can construct what the addon trusts
 const {
-  HoldfastError, clientOptions, fenceOf, handleOf, isLost, lockOptions, number, object, text,
+  HoldfastError, callable, clientOptions, fenceOf, flag, handleOf, isLost, lockOptions, number,
+  object, text,
 } = require("./arguments.js");
 native.errorClass(HoldfastError);
 
@@ -77,7 +78,8 @@ function tell(emitter, ...event) {
 
 const watched = new WeakMap(); // signal: what to call when it is aborted
 
-function signalOf({ signal }) {
+function signalOf(options) {
+  const { signal } = object(options);
   const methods = ["throwIfAborted", "addEventListener", "removeEventListener"];
   if (signal === undefined || signal === null) return undefined;
   if (methods.some((name) => typeof signal[name] !== "function"))
@@ -128,6 +130,7 @@ class Lock extends EventEmitter {
   #index;
   #reason = null;
   #told = false; // of the loss
+  #known = false; // to who asked for it
   #ops = null; // what has to end before the handle does
   #signal = null;
 
@@ -165,7 +168,7 @@ class Lock extends EventEmitter {
   get signal() {
     if (!this.#signal) {
       this.#signal = new AbortController();
-      if (this.#reason !== null) this.#abort();
+      if (this.lostReason !== null) this.#abort();
     }
     return this.#signal.signal;
   }
@@ -199,14 +202,30 @@ class Lock extends EventEmitter {
       : this.release();
   }
 
+  // Its promise is settled: who awaits it goes on before the next event is delivered.
+  _settled() {
+    this.#known = true;
+    return this;
+  }
+
+  get _known() {
+    return this.#known;
+  }
+
   // The addon tells: AT_RISK, or GONE with its reason.  Also called by close().
+  // Is this new?
   _tell(type, reason) {
-    if (type === AT_RISK) return tell(this, "atRisk");
-    if (this.#told) return; // before the client was closed
+    if (type === AT_RISK) return tell(this, "atRisk"), true;
+    if (this.#told) return false;
     this.#told = true;
+    this._lose(reason);
+    tell(this, "lost", this.#reason);
+    return true;
+  }
+
+  _lose(reason) {
     this.#reason ??= reason;
     this.#abort();
-    tell(this, "lost", this.#reason);
   }
 
   // The client has ended, and at the exit of the process it is too late for events.
@@ -342,24 +361,30 @@ class Client extends EventEmitter {
   // ---- locks
 
   async lock(keys, options = {}) {
-    const several = Array.isArray(keys);
-    const names = several ? Array.from(keys) : [keys]; // the caller may change his
-    for (const key of names) text(key, "key");
-    const locks = await settle(this.#acquire(names, options, -1));
-    return several ? new LockSet(locks) : locks[0];
+    return this.#lock(keys, options);
   }
 
   async tryLock(keys, options = {}) {
     try {
-      return await this.lock(keys, { ...object(options), wait: 0 });
+      return await this.#lock(keys, options, 0);
     } catch (error) {
-      if (error.code === "HF_BUSY") return null;
+      if (error?.code === "HF_BUSY") return null;
       throw error;
     }
   }
 
+  async #lock(keys, options, wait) {
+    const several = Array.isArray(keys);
+    const names = several ? Array.from(keys) : [keys]; // the caller may change his
+    for (const key of names) text(key, "key");
+    const locks = await settle(this.#acquire(names, options, wait));
+    for (const lock of locks) lock._settled();
+    return several ? new LockSet(locks) : locks[0];
+  }
+
   async using(keys, options, work) {
     if (typeof options === "function") [options, work] = [{}, options];
+    callable(work, "work");
     const lock = await this.lock(keys, options);
     let value;
     try {
@@ -374,17 +399,21 @@ class Client extends EventEmitter {
 
   async attach(key, handle, options = {}) {
     const id = this.#next++;
-    const [name, from, given] = [text(key, "key"), handleOf(handle), lockOptions(options, 0)];
+    const [name, from, given] = [text(key, "key"), handleOf(handle), lockOptions(options)];
     await settle(native.attach(this.#open(), name, from, given, id));
-    return this.#locked(id, 0, name);
+    if (this.#ended) throw new HoldfastError("canceled", "the client was closed");
+    const lock = this.#locked(id, 0, name)._settled();
+    // Its loss may have been delivered when there was no lock to tell it of.
+    if (lock.lostReason !== null) this.#tellLater(id, lock, GONE, lock.lostReason);
+    return lock;
   }
 
   async extendHandle(key, handle, options = {}) {
-    return this.#call(native.handleExtend, text(key, "key"), handleOf(handle), lockOptions(options, 0));
+    return this.#call(native.handleExtend, text(key, "key"), handleOf(handle), lockOptions(options));
   }
 
   async releaseHandle(key, handle, options = {}) {
-    return this.#call(native.handleRelease, text(key, "key"), handleOf(handle), lockOptions(options, 0));
+    return this.#call(native.handleRelease, text(key, "key"), handleOf(handle), lockOptions(options));
   }
 
   // ---- looking and mending
@@ -409,8 +438,9 @@ class Client extends EventEmitter {
     return settle(this.#ask(native.list, text(prefix, "prefix")));
   }
 
-  async break(key, fence, { force = false } = {}) {
-    return this.#call(native.break, text(key, "key"), fenceOf(fence), Boolean(force));
+  async break(key, fence, options = {}) {
+    const { force } = object(options);
+    return this.#call(native.break, text(key, "key"), fenceOf(fence), flag(force, "force"));
   }
 
   async check(key, fence) {
@@ -423,8 +453,9 @@ class Client extends EventEmitter {
     }
   }
 
-  async collect({ older = 7 * 24 * 3600 * 1000, dryRun = false } = {}) {
-    return this.#call(native.collect, number(older, "older"), Boolean(dryRun));
+  async collect(options = {}) {
+    const { older = 7 * 24 * 3600 * 1000, dryRun } = object(options);
+    return this.#call(native.collect, number(older, "older"), flag(dryRun, "dryRun"));
   }
 
   stats() {
@@ -438,7 +469,7 @@ class Client extends EventEmitter {
   // The library keeps what was not taken yet, and merges it.  The process is kept
   // alive only while somebody waits for a change.
   async *observe(key, options = {}) {
-    const { prefix = false } = options;
+    const prefix = flag(object(options).prefix, "prefix");
     const signal = signalOf(options);
     signal?.throwIfAborted();
     const id = this.#next++;
@@ -447,7 +478,7 @@ class Client extends EventEmitter {
     const abort = () => wake();
     if (signal) watch(signal, abort);
     try {
-      native.observe(this.#open(), id, text(key, "key"), Boolean(prefix));
+      native.observe(this.#open(), id, text(key, "key"), prefix);
       this.#claims.set(id, { changed: abort, fail: () => wake((ended = true)) });
       while (!ended) {
         signal?.throwIfAborted();
@@ -470,6 +501,7 @@ class Client extends EventEmitter {
 
   async elect(key, options, lead) {
     if (typeof options === "function") [options, lead] = [{}, options];
+    callable(lead, "lead");
     for (;;) {
       const lock = await this.lock(key, options);
       const end = {};
@@ -483,7 +515,7 @@ class Client extends EventEmitter {
       if ("error" in end) {
         // The end of a term is no failure of lead().
         const { error } = end;
-        if (lost && (isLost(error) || error.name === "AbortError")) continue;
+        if (lost && (isLost(error) || error?.name === "AbortError")) continue;
         throw error;
       }
       if (!released) return end.value;
@@ -491,8 +523,8 @@ class Client extends EventEmitter {
     }
   }
 
-  async *leaders(key, options) {
-    for await (const info of this.observe(key, { ...options, prefix: false }))
+  async *leaders(key, options = {}) {
+    for await (const info of this.observe(key, { signal: signalOf(options) }))
       yield info.held ? info : null;
   }
 
@@ -644,8 +676,22 @@ class Client extends EventEmitter {
       this.#claims.delete(id);
       return claim.answered(what, value);
     }
-    claim._tell(type, what);
-    tell(this, type === GONE ? "lost" : "atRisk", claim, what);
+    if (type === GONE) claim._lose(what);
+    if (claim._known) this.#tell(claim, type, what);
+    else this.#tellLater(id, claim, type, what);
+  }
+
+  // An event of a lock, to those who listen.
+  #tell(lock, type, reason) {
+    if (lock._tell(type, reason)) tell(this, type === GONE ? "lost" : "atRisk", lock, reason);
+  }
+
+  // Nobody could listen yet: events are delivered many at a time, and who awaits the
+  // lock goes on after the last of them.
+  #tellLater(id, lock, type, reason) {
+    setImmediate(() => {
+      if (this.#claims.get(id) === lock) this.#tell(lock, type, reason);
+    });
   }
 }
 

@@ -290,7 +290,7 @@ class AsyncObserver:
         self._client = client
         self._arguments = key, prefix
         self._raw: Optional[_holdfast.Observer] = None
-        self._starting: Optional[asyncio.Future[_holdfast.Observer]] = None
+        self._starting: Optional[asyncio.Future[None]] = None
         self._closed = False
 
     async def _start(self) -> None:
@@ -298,20 +298,25 @@ class AsyncObserver:
         raw = await self._client._ready()
         if self._starting is None:
             self._inbox = Changes()
-            self._starting = asyncio.ensure_future(self._client._run(
-                raw.observe_start, *self._arguments, self._inbox))
+            self._client._observers.add(self)  # aclose() may come while it starts
+            self._starting = asyncio.ensure_future(self._open(raw))
         starting = self._starting
         try:
-            observer = await asyncio.shield(starting)
+            await asyncio.shield(starting)
         except Error:
             if self._starting is starting:
                 self._starting = None
-            raise
+                self._client._observers.discard(self)
+            if not self._closed:
+                raise
+
+    async def _open(self, raw: _holdfast.Client) -> None:
+        observer = await self._client._run(
+            raw.observe_start, *self._arguments, self._inbox)
         if self._closed:
             observer.stop()
-        elif self._raw is None:
+        else:
             self._raw = observer
-            self._client._observers.add(self)
 
     async def wait(self) -> Optional[Change]:
         """The next change; None if the observer is closed."""
@@ -403,7 +408,10 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cancel all waits, release what is held, and disconnect."""
+        """Cancel all waits, release what is held, and disconnect.
+
+        A release that is under way ends before, with its own outcome.
+        """
         self._closed = True
         loop = asyncio.get_running_loop()
         opening, self._opening = self._opening, None
@@ -465,9 +473,12 @@ class AsyncClient:
 
     def _keep(self, call: Callable[[], T]) -> asyncio.Future[T]:
         future = asyncio.get_running_loop().run_in_executor(None, call)
+        self._keep_until_done(future)
+        return future
+
+    def _keep_until_done(self, future: asyncio.Future[Any]) -> None:
         self._kept.add(future)
         future.add_done_callback(self._kept.discard)
-        return future
 
     async def _ready(self) -> _holdfast.Client:
         """The open client, bound to the running loop."""
@@ -517,13 +528,15 @@ class AsyncClient:
 
     async def _wait_for(
         self, start: Callable[[Request], Optional[_holdfast.Request]],
-        locks: Sequence[AsyncLock] = (),
+        locks: Sequence[AsyncLock] = (), keep: bool = False,
     ) -> Any:
-        """Start a request, and wait for its outcome."""
+        """Start a request, and wait for its outcome; so does aclose() if ``keep``."""
         request = Request(self, locks)
         handle = start(request)
         if handle is None:
             return None
+        if keep:
+            self._keep_until_done(request.outcome)
         try:
             return await request.outcome
         except asyncio.CancelledError:
@@ -534,15 +547,15 @@ class AsyncClient:
     async def _release(self, lock: _holdfast.Lock) -> None:
         if self._raw is not None:
             try:
-                await self._wait_for(partial(self._raw.release_start, lock))
+                await self._wait_for(
+                    partial(self._raw.release_start, lock), keep=True)
                 return
             except BlockingIOError:
                 pass
         # The executor runs a call of this lock, perhaps of a task that was
         # cancelled, or closes the client.  The release waits for that there, and
         # goes on when its own task is cancelled.
-        loop = asyncio.get_running_loop()
-        await asyncio.shield(loop.run_in_executor(None, lock.release))
+        await asyncio.shield(self._keep(lock.release))
 
     def _forget(self, lock: _holdfast.Lock) -> None:
         """Release a lock that nobody can wait for."""

@@ -94,6 +94,8 @@ def _make_options(items: Tuple[Tuple[str, Any], ...]) -> _holdfast.Options:
     get = options.get
     flags = 0
     for name, bit in _FLAGS.items():
+        if get(name) not in (None, False, True):  # a text that says no counts as true
+            raise TypeError(f"{name} must be True or False")
         flags |= bit if get(name) else 0
     return _holdfast.Options(
         milliseconds(get("ttl")), get("owner"), get("note"), flags,

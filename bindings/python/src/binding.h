@@ -54,6 +54,9 @@ extern int lend_forks;
 int lend_begin(void);
 void lend_init(struct lend *lend, void *handle);
 void lend_fini(struct lend *lend);
+/* Is it the parent's, and this a forked child?  Then with an exception.  The
+ * library itself says so of every call that has an error to tell it in. */
+bool inherited(const struct lend *lend);
 /* The handle, or NULL with an exception that calls it `what`. */
 void *begin_use(struct lend *lend, const char *what);
 void end_use(struct lend *lend);
@@ -212,6 +215,10 @@ PyObject *from_text(const char *s);
 
 /* For PyArg_ParseTuple("O&"): a fence as unsigned long long, never cut. */
 int to_fence(PyObject *object, void *fence);
+
+/* For PyArg_ParseTuple("O&"): a bool, and nothing that only counts as one: the text
+ * "no" would. */
+int to_flag(PyObject *object, void *flag);
 
 /* For PyArg_ParseTuple("O&"): an Options, or None for NULL. */
 int to_options(PyObject *object, void *opts);

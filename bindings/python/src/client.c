@@ -253,6 +253,8 @@ static PyObject *client_cancel(PyObject *object, PyObject *unused)
     struct client *self = (struct client *)object;
 
     (void)unused;
+    if (inherited(&self->lend))
+        return NULL;
     if (self->lend.handle)
         hf_cancel(self->lend.handle);
     Py_RETURN_NONE;

@@ -36,6 +36,15 @@ void lend_fini(struct lend *lend)
     pthread_mutex_destroy(&lend->mu);
 }
 
+bool inherited(const struct lend *lend)
+{
+    if (!lend->handle || lend->forks == lend_forks)
+        return false;
+    raise_text(HF_INVALID, "this belongs to another process; open a client "
+                           "after fork");
+    return true;
+}
+
 void *begin_use(struct lend *lend, const char *what)
 {
     char text[64];

@@ -252,7 +252,7 @@ static PyObject *lock_wait_lost(PyObject *object, PyObject *args)
     long long ms;
     int fd, ret;
 
-    if (!PyArg_ParseTuple(args, "L", &ms))
+    if (!PyArg_ParseTuple(args, "L", &ms) || inherited(&self->lend))
         return NULL;
     if (self->lend.handle && !lock_is_lost(self)) {
         fd = fcntl(hf_lost_fd(self->lend.handle), F_DUPFD_CLOEXEC, 0);

@@ -242,10 +242,10 @@ METHOD(break_lock)
 {
     struct text key = {NULL, NULL};
     unsigned long long fence;
-    int force;
+    bool force;
 
-    if (!PyArg_ParseTuple(args, "O&O&p", to_text, &key, to_fence, &fence,
-                          &force))
+    if (!PyArg_ParseTuple(args, "O&O&O&", to_text, &key, to_fence, &fence,
+                          to_flag, &force))
         return NULL;
     return look_by_fence((struct client *)self, &key, fence,
                          force ? hf_break_force : hf_break);

@@ -15,10 +15,10 @@ METHOD(observe_start)
     hf_client *handle;
     struct hf_error err;
     hf_status st;
-    int prefix;
+    bool prefix;
 
-    if (!PyArg_ParseTuple(args, "O&pO!", to_text, &key, &prefix, &PyList_Type,
-                          &user))
+    if (!PyArg_ParseTuple(args, "O&O&O!", to_text, &key, to_flag, &prefix,
+                          &PyList_Type, &user))
         return NULL;
     handle = begin_use(&client->lend, "client");
     if (handle && (observer = PyObject_New(struct observer, observer_type))) {
@@ -105,7 +105,8 @@ METHOD(observe_wait)
     PyObject *list;
     long long ms;
 
-    if (!PyArg_ParseTuple(args, "O!L", observer_type, &change.observer, &ms))
+    if (!PyArg_ParseTuple(args, "O!L", observer_type, &change.observer, &ms) ||
+        inherited(&((struct client *)self)->lend))
         return NULL;
     list = ((struct observer *)change.observer)->user;
     if (wait_for((struct client *)self, list, wait_until(ms), true,

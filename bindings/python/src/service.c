@@ -35,9 +35,9 @@ METHOD(collect)
     struct hf_error err;
     hf_client *handle;
     hf_status st;
-    int dry_run;
+    bool dry_run;
 
-    if (!PyArg_ParseTuple(args, "Lp", &older_ms, &dry_run) ||
+    if (!PyArg_ParseTuple(args, "LO&", &older_ms, to_flag, &dry_run) ||
         !(handle = begin_use(&client->lend, "client")))
         return NULL;
     Py_BEGIN_ALLOW_THREADS;

@@ -121,6 +121,17 @@ int to_fence(PyObject *object, void *arg)
     return 0;
 }
 
+int to_flag(PyObject *object, void *arg)
+{
+    bool *ret = arg;
+
+    *ret = object == Py_True;
+    if (PyBool_Check(object))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "expected True or False");
+    return 0;
+}
+
 /* ---- options -------------------------------------------------------------- */
 
 static int value_copy(const struct text *text, char **ret)

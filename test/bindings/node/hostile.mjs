@@ -103,6 +103,62 @@ test("options that are none are refused", async () => {
   await client.close();
 });
 
+test("a flag is true or false", async () => {
+  const client = await Client.open(url());
+  const lock = await client.lock("k");
+  for (const bad of ["no", "", 0, 1, null, {}]) {
+    await wrong(() => client.break("k", lock.fence, { force: bad }));
+    await wrong(() => client.collect({ dryRun: bad }));
+    await wrong(() => client.observe("k", { prefix: bad }).next());
+  }
+  assert.equal(await client.tryLock("k"), null);
+  assert(lock.held);
+  await client.close();
+});
+
+test("options may be inherited, and getters of a class", async () => {
+  class Readers {
+    get shared() {
+      return true;
+    }
+    get wait() {
+      return 60000;
+    }
+  }
+  const client = await Client.open(url());
+  const first = await client.lock("k", new Readers());
+  const second = await client.tryLock("k", Object.create(new Readers()));
+  assert(second.held);
+  assert.equal(await client.tryLock("k", { wait: 60000 }), null);
+  const { signal } = new AbortController();
+  for await (const info of client.leaders("k", Object.create({ signal }))) {
+    assert(info.held);
+    break;
+  }
+  await assert.rejects(
+    () => client.leaders("k", Object.create({ signal: AbortSignal.abort("enough") })).next(),
+    (error) => error === "enough"
+  );
+  await Promise.all([first.release(), second.release()]);
+  await client.close();
+});
+
+test("whatever is thrown is what is told", async () => {
+  const at = url();
+  const [client, other] = [await Client.open(at), await Client.open(at)];
+  for (const what of [undefined, null, 5]) {
+    const leads = client.elect("k", async (lock, signal) => {
+      await other.break("k", lock.fence);
+      if (!signal.aborted) await once(signal, "abort");
+      throw what;
+    });
+    await assert.rejects(leads, (error) => error === what);
+  }
+  const aborted = AbortSignal.abort(null);
+  await assert.rejects(client.tryLock("k", { signal: aborted }), (error) => error === null);
+  await Promise.all([client.close(), other.close()]);
+});
+
 test("a handle that is no handle is refused", async () => {
   const client = await Client.open(url());
   const lock = await client.lock("k");
@@ -374,11 +430,16 @@ test("a promise tells what is wrong, and nothing is thrown at once", async () =>
     () => client.check(5), () => client.check("k", 5), () => client.break(5), () => client.break("k", 5),
     () => client.break("k", 5n, null), () => client.collect({ older: "x" }), () => client.collect(null),
     () => client.observe(5).next(), () => client.observe("k", null).next(), () => client.leaders(5).next(),
-    () => lock.extend("x"), () => lock.transfer(5), () => Client.open(5), () => Client.open("mem:", 5),
+    () => lock.extend("x"), () => lock.transfer(5), () => client.attach("k", null),
+    () => client.using("k"), () => client.using("k", {}, 5), () => client.elect("k"), () => client.elect("k", {}),
+    () => client.lock("k", null), () => client.leaders("k", null).next(), () => client.break("k", null),
+    () => client.extendHandle("k", null), () => client.releaseHandle("k", null), () => Client.open("mem:", null),
+    () => Client.open(5), () => Client.open("mem:", 5),
   ];
   for (const call of bad) {
     const promise = call(); // not in a function of assert's, which would catch it
     await assert.rejects(promise, (error) => error instanceof TypeError, String(call));
+    await assert.rejects(promise, / must be /, String(call));
   }
   assert(lock.held);
   await client.close();

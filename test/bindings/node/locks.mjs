@@ -90,6 +90,50 @@ test("a loss is an event, aborts the signal and fails the release", async () => 
   await client.close();
 });
 
+// Keep every event from being delivered until the lock is lost.
+function block(ms) {
+  for (const end = Date.now() + ms; Date.now() < end; );
+}
+
+test("a loss that comes with the grant is told to who listens then", async () => {
+  const client = await Client.open(url());
+  const all = [];
+  client.on("lost", (lock) => all.push(lock.key));
+  const one = client.lock("k", { maxHold: 20 });
+  block(300);
+  const lock = await one;
+  assert.deepEqual(await once(lock, "lost"), ["max-hold"]);
+  assert(lock.signal.aborted);
+  const several = client.lock(["a", "b"], { maxHold: 20 });
+  block(300);
+  const set = await several;
+  const { signal } = set;
+  await once(set, "lost");
+  assert(signal.aborted);
+  await until(() => all.length === 3, "the losses of the client");
+  assert.deepEqual(all.sort(), ["a", "b", "k"]);
+  await fails(lock.release(), "HF_LOST");
+  await client.close();
+});
+
+test("a lock that is lost while it is attached is told of once", async () => {
+  const client = await Client.open(url());
+  const all = [];
+  client.on("lost", (lock) => all.push(lock.key));
+  for (let i = 0; i < 20; i++) {
+    const handle = await (await client.lock("k" + i)).detach();
+    const attached = client.attach("k" + i, handle, { maxHold: 1 + (i % 4) });
+    if (i % 2) block(20);
+    const lock = await attached;
+    const { signal } = lock;
+    assert.deepEqual(await once(lock, "lost"), ["max-hold"]);
+    assert(signal.aborted);
+    await fails(lock.release(), "HF_LOST");
+  }
+  assert.equal(all.length, 20);
+  await client.close();
+});
+
 test("using releases, returns the value, and tells of a loss", async () => {
   const client = await Client.open(url());
   assert.equal(await client.using("k", async (lock) => lock.held), true);

@@ -219,6 +219,38 @@ async def tasks_start_an_observer_once_and_close_it_while_it_starts():
 
 
 @test
+async def closing_waits_for_what_is_being_released():
+    for turn in range(20):
+        client = AsyncClient(URL)
+        locks = [await client.try_lock(fresh()) for _ in range(5)]
+        tasks = [asyncio.ensure_future(lock.release()) for lock in locks]
+        for _ in range(1 + turn % 3):
+            await asyncio.sleep(0)
+        await client.aclose()
+        assert await asyncio.gather(*tasks) == [None] * 5
+
+
+async def collect(changes):
+    return [change async for change in changes]
+
+
+@test
+async def closing_a_client_ends_an_observer_that_starts():
+    for turn in range(20):
+        client = AsyncClient(URL)
+        await client.inspect(fresh())
+        changes = client.observe(fresh())
+        task = asyncio.ensure_future(collect(changes))
+        for _ in range(turn % 4):
+            await asyncio.sleep(0)
+        await client.aclose()
+        try:
+            await asyncio.wait_for(task, 20)
+        except holdfast.Invalid:  # it began after the end
+            assert turn % 4 == 0
+
+
+@test
 async def a_block_whose_coroutine_is_closed_releases_its_lock():
     async with AsyncClient(URL) as client:
         async def work(locks):

@@ -68,6 +68,19 @@ def a_fence_is_never_cut():
 
 
 @test
+def what_is_no_bool_is_no_flag():
+    with client.lock(fresh()) as lock, holdfast.Client(URL) as another:
+        for no in ("no", "", 0, 1, None, []):
+            raises(TypeError, another.break_lock, lock.key, lock.fence, force=no)
+            raises(TypeError, another.collect, 7 * 86400, dry_run=no)
+            raises(TypeError, another.observe, lock.key, prefix=no)
+        for name in ("shared", "manual", "fair", "poll"):
+            raises(TypeError, another.try_lock, fresh(), **{name: "no"})
+        assert another.try_lock(lock.key) is None
+        assert lock.held
+
+
+@test
 def a_key_of_any_length_and_bytes_is_taken_or_refused():
     raises(holdfast.Invalid, client.try_lock, "")
     raises(holdfast.Invalid, client.try_lock, "k" * 1025)

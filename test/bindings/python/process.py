@@ -47,9 +47,13 @@ def script(text, *arguments, status=0):
 @test
 def locks_are_dead_in_a_forked_child():
     lock = client.lock(fresh()).acquire()
+    changes = client.observe(lock.key)
 
     def child():
         assert not lock.held
+        raises(holdfast.Invalid, changes.wait, 0)
+        raises(holdfast.Invalid, lock.lost.wait, 0)
+        raises(holdfast.Invalid, client.cancel)
         raises(holdfast.Invalid, client.lock(fresh(), timeout=0).acquire)
         raises(holdfast.Invalid, client.inspect, lock.key)
         raises(holdfast.Invalid, lock.extend)
@@ -58,6 +62,8 @@ def locks_are_dead_in_a_forked_child():
 
     in_child(child)
     assert lock.held
+    assert changes.wait().key == lock.key
+    changes.close()
     lock.release()
 
 
