@@ -54,6 +54,10 @@
 #define BACKOFF_MS     100
 #define BACKOFF_MAX_MS 1600
 
+/* So many workers at most are at arranging that requests are woken: it may take
+ * as long as a service is silent, and those that wait for it poll meanwhile. */
+#define ARMING_MAX 4
+
 /* A lock that is held for longer than this is made a whole lease of, if less
  * was given. */
 #define GIFT_MS 20
@@ -101,8 +105,8 @@ static inline hf_status request_over(struct hf_request *rq, int64_t now)
     bool again = rq->once && rq->late && rq->late < LATE_MAX;
     bool asked = rq->state == HFI_WAITING || (rq->tries && !again) ||
                  !rq->woken ||
-                 (!rq->once &&
-                  now - rq->wait_end >= HFI_ANSWER_MS); /* too late for one */
+                 now - rq->wait_end >= /* too late for one */
+                     (rq->once ? rq->client->timeout_ms : HFI_ANSWER_MS);
 
     if (hfi_request_is_canceled(rq))
         return hfi_fail(&rq->err, HF_CANCELED, "canceled");
@@ -162,14 +166,17 @@ static bool request_arm(struct hf_request *rq, int64_t deadline)
 {
     struct hf_client *c = rq->client;
     struct hfi_grant *grant = rq->grant;
+    bool async = rq->async; /* The request may be gone by then. */
     hf_status st;
 
-    if (!request_arms(rq))
+    if (!request_arms(rq) || (async && c->arming == ARMING_MAX))
         return true;
+    c->arming += async;
     rq->on_wire = true;
     pthread_mutex_unlock(&c->mu);
     st = c->be->watch(c->conn, &grant->claim, &grant->receipt, deadline, NULL);
     pthread_mutex_lock(&c->mu);
+    c->arming -= async;
     grant->watched = st == HF_OK;
     if (grant->abandoned) {
         hfi_request_abandoned(c, grant, HF_BUSY);
@@ -325,6 +332,18 @@ static void request_arm_later(struct hf_request *rq)
     rq->arm_first = rq->woken = true;
 }
 
+/* A step that only does that: a try counts from after it.  False if the request
+ * was abandoned. */
+static bool request_arm_now(struct hf_request *rq, int64_t now)
+{
+    rq->arm_first = rq->woken = false;
+    if (!request_arm(rq, hfi_request_limit(rq, now)))
+        return false;
+    if (!rq->woken)
+        rq->next_try = hfi_now() + rq->grant->claim.poll_ms;
+    return true;
+}
+
 /* Somebody else has it. */
 static bool request_busy(struct hf_request *rq, const struct hfi_answer *answer,
                          int64_t deadline)
@@ -390,10 +409,9 @@ static inline bool request_try_begin(struct hf_request *rq, int64_t now,
     ret->err.sys_errno = 0;
     ret->err.text[0] = '\0';
     ret->with_others = false;
-    if ((atomic_load(&c->conn->listening) || rq->arm_first) &&
+    if (atomic_load(&c->conn->listening) &&
         !request_arm(rq, ret->deadline)) /* so this try is the one after it */
         return false;
-    rq->arm_first = false;
     rq->retry_early_wake = rq->woken && rq->tries > 1;
     rq->woken = rq->called = rq->broken = false;
     rq->expected = 0;
@@ -514,6 +532,9 @@ static inline enum hfi_step request_step_begin(struct hf_request *rq,
     st = request_over(rq, now);
     if (!st)
         st = request_is_able(rq);
+    if (!st && rq->arm_first)
+        return request_arm_now(rq, now) ? request_stepped(rq, until)
+                                        : HFI_STEP_OVER;
     if (st)
         hfi_request_fail(rq, st);
     else if (rq->state == HFI_CONTENDING &&

@@ -354,6 +354,7 @@ struct hf_client {
     int asking;               /* workers that are at jobs */
     struct hfi_link idle;     /* of struct hfi_worker */
     int reaping;              /* workers that are at releases and take-backs */
+    int arming;               /* and at arranging that requests are woken */
     int lent;                 /* threads that hf_lend() has announced */
     int lent_work;    /* pieces of work that were left to them; worker.c (5) */
     int64_t short_at; /* work waits: another worker is due then; 0: no */

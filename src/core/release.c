@@ -102,6 +102,8 @@ static bool release_linger(struct hf_client *c, struct hfi_grant *grant,
 
     if (!release_could_linger(grant))
         return false;
+    if (c->silent && c->be->watch && (!grant->watched || grant->unsubscribed))
+        return false; /* It would only be waited for twice. */
     if (c->be->watch && (!grant->watched || grant->unsubscribed)) {
         if (!(release_watch(c, grant) && hfi_handle_still_held(c, grant)))
             return false;
@@ -334,10 +336,11 @@ struct release_ahead {
 /* May the release of this handle go out together with others?  Not if something
  * must be asked or waited for first, or if more is said than that the lock is
  * given back. */
-static bool release_may_go_ahead(const struct hfi_grant *grant)
+static bool release_may_go_ahead(const struct hf_client *c,
+                                 const struct hfi_grant *grant)
 {
     return !grant->busy && !grant->watched && !grant->min_end &&
-           !grant->linger_ms && !grant->claim.doubt;
+           (!grant->linger_ms || c->silent) && !grant->claim.doubt;
 }
 
 /* The next handle that waits and may go with others, or NULL. */
@@ -346,7 +349,7 @@ static struct hf_lock *release_next_ahead(const struct hf_client *c)
     struct hf_lock *lk =
         hfi_container(c->releases.next, struct hf_lock, queued);
 
-    return !hfi_link_alone(&c->releases) && release_may_go_ahead(lk->grant)
+    return !hfi_link_alone(&c->releases) && release_may_go_ahead(c, lk->grant)
                ? lk
                : NULL;
 }

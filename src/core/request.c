@@ -179,14 +179,12 @@ static hf_status request_drive(struct hf_request *rq)
  * has the time of one request in all, also if it waited for a worker. */
 int64_t hfi_request_limit(const struct hf_request *rq, int64_t now)
 {
-    int64_t limit = now + rq->client->timeout_ms, end = rq->wait_end;
+    int64_t limit = now + rq->client->timeout_ms;
 
-    if (rq->once)
-        end = hfi_after(end, rq->client->timeout_ms - HFI_ANSWER_MS);
-    if (rq->once && end < now)
-        end = now;
-    if (end < limit - HFI_ANSWER_MS)
-        limit = end + HFI_ANSWER_MS;
+    if (rq->once && !rq->late)
+        return hfi_after(rq->wait_end, rq->client->timeout_ms);
+    if (!rq->once && rq->wait_end < limit - HFI_ANSWER_MS)
+        limit = rq->wait_end + HFI_ANSWER_MS;
     return limit;
 }
 
