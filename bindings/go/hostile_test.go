@@ -51,6 +51,23 @@ func TestANULNeverCutsAText(t *testing.T) {
 	}
 }
 
+func TestATimeThatIsOverIsNoWait(t *testing.T) {
+	c := open(t)
+	lock(t, c, "k", nil)
+	for _, wait := range []time.Duration{-1, -time.Hour, math.MinInt64} {
+		ctx, cancel := context.WithTimeout(bg, 30*time.Second)
+		_, err := c.Lock(ctx, "k", &holdfast.Options{Wait: wait})
+		if !errors.Is(err, holdfast.ErrBusy) {
+			t.Errorf("Wait %v: %v", wait, err)
+		}
+		_, err = c.LockAll(ctx, []string{"x", "k"}, &holdfast.Options{Wait: wait})
+		if !errors.Is(err, holdfast.ErrBusy) {
+			t.Errorf("Wait %v, several: %v", wait, err)
+		}
+		cancel()
+	}
+}
+
 func TestNumbersAreNotCut(t *testing.T) {
 	c := open(t)
 	for _, o := range []holdfast.Options{

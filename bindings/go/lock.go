@@ -17,7 +17,7 @@ import (
 // Options are those of a lock. The zero value has the defaults.
 type Options struct {
 	TTL        time.Duration // the lease; 30 s, at least 10 ms
-	Wait       time.Duration // wait at most so long; no limit but the context's
+	Wait       time.Duration // wait at most so long; 0: while the context lasts; negative: try once
 	Owner      string        // acquisitions with the same id are reentrant
 	Note       string        // for people who look at the lock
 	Shared     bool          // with other shared holders
@@ -92,7 +92,8 @@ func (o *Options) flags() (flags C.uint) {
 }
 
 // Lock takes the lock of a key. It waits until the context is done, and then
-// leaves nothing behind in the service.
+// leaves nothing behind in the service. A lock that was granted just then is being
+// released when Lock returns: Lock does not wait for the answer.
 func (c *Client) Lock(ctx context.Context, key string, opts *Options) (*Lock, error) {
 	locks, err := c.acquire(ctx, []string{key}, -1, opts)
 	if err != nil {
@@ -150,8 +151,11 @@ func (c *Client) acquire(ctx context.Context, keys []string, wait C.int64_t, opt
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if wait != 0 && opts != nil && opts.Wait > 0 {
+	if wait != 0 && opts != nil && opts.Wait != 0 {
 		wait = ms(opts.Wait)
+		if wait < 0 { // the time was over before: the library would wait without a limit
+			wait = 0
+		}
 	}
 	r, id, err := c.start(keys, wait, opts)
 	c.help(ctx, r)
