@@ -243,7 +243,7 @@ static void far_check_wait(int keys, unsigned flags)
                               client, &rq, &t_err));
     t_poll_until(hf_next_event(client, &event), 30000);
     CHECK_EQ(event.type, HF_FAILED);
-    CHECK_EQ(event.error.status, HF_TIMEOUT);
+    CHECK_EQ(event.error.status, HF_UNAVAILABLE);
     CHECK(event.user == client);
     hf_cancel(client);
     far_take_failed(client, 40, HF_CANCELED);
