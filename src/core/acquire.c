@@ -105,8 +105,9 @@ static inline hf_status request_over(struct hf_request *rq, int64_t now)
     bool again = rq->once && rq->late && rq->late < LATE_MAX;
     bool asked = rq->state == HFI_WAITING || (rq->tries && !again) ||
                  !rq->woken ||
-                 now - rq->wait_end >= /* too late for one */
-                     (rq->once ? rq->client->timeout_ms : HFI_ANSWER_MS);
+                 (rq->once ? hfi_request_is_single(rq) &&
+                                 now - rq->wait_end >= rq->client->timeout_ms
+                           : now - rq->wait_end >= HFI_ANSWER_MS);
 
     if (hfi_request_is_canceled(rq))
         return hfi_fail(&rq->err, HF_CANCELED, "canceled");

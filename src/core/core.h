@@ -730,6 +730,12 @@ static inline void hfi_listener_leave(struct hf_request *rq)
     rq->client->listener.asking--;
 }
 
+/* Is it one try, which has the time of one request? */
+static inline bool hfi_request_is_single(const struct hf_request *rq)
+{
+    return rq->once && !rq->several && !rq->late;
+}
+
 static inline bool hfi_request_is_canceled(const struct hf_request *rq)
 {
     return rq->canceled || rq->client->closing ||

@@ -176,12 +176,13 @@ static hf_status request_drive(struct hf_request *rq)
 }
 
 /* By when a request that is sent now must be answered.  One that is tried once
- * has the time of one request in all, also if it waited for a worker. */
+ * has the time of one request in all, also if it waited for a worker; each of
+ * several keys has that time. */
 int64_t hfi_request_limit(const struct hf_request *rq, int64_t now)
 {
     int64_t limit = now + rq->client->timeout_ms;
 
-    if (rq->once && !rq->late)
+    if (hfi_request_is_single(rq))
         return hfi_after(rq->wait_end, rq->client->timeout_ms);
     if (!rq->once && rq->wait_end < limit - HFI_ANSWER_MS)
         limit = rq->wait_end + HFI_ANSWER_MS;

@@ -74,7 +74,7 @@ static void worker_queue(struct hf_client *c, struct hf_request *rq,
     }
     now = hfi_now();
     if (rq->once)
-        end = hfi_after(end, c->timeout_ms);
+        end = hfi_after(hfi_request_is_single(rq) ? end : now, c->timeout_ms);
     else if (end < now + LATE_WORKER_MS)
         end = now + LATE_WORKER_MS;
     hfi_keeper_set(c, &rq->timer, end);

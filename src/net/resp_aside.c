@@ -7,7 +7,9 @@
  * are served in order, so only what is ahead of it can delay it: where nothing
  * is, the shared connection is as good as one of its own.  The other one is
  * made when a renewal first finds the shared one in use or being connected, and
- * has an attempt to connect, and a back-off, of its own.
+ * has an attempt to connect, and a back-off, of its own.  If it cannot be had in a
+ * part of the time, as where a server takes no more connections, the shared one
+ * serves: behind others is better than not at all.
  */
 #include "resp_wire.h"
 
@@ -15,6 +17,9 @@
 #include "base/env.h"
 
 #include "base/banned.h"
+
+/* What part of the time an attempt to connect may take. */
+#define CONNECT_PART 4
 
 void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_handshake *handshake)
 {
@@ -60,6 +65,14 @@ hf_status hfi_mux_begin_first(struct hfi_mux *mux, struct hfi_mux_call *call,
                               redisReply **replies, int64_t deadline,
                               struct hf_error *err)
 {
-    return hfi_mux_begin(mux_first(mux), call, bytes, len, n, replies, deadline,
-                         err);
+    struct hfi_mux *first = mux_first(mux);
+    int64_t soon = deadline, now = hfi_now();
+    hf_status st;
+
+    if (first != mux && !hfi_mux_is_up(first) && deadline > now)
+        soon = now + (deadline - now) / CONNECT_PART;
+    st = hfi_mux_begin(first, call, bytes, len, n, replies, soon, err);
+    if (st == HF_UNAVAILABLE && first != mux && hfi_mux_is_up(mux))
+        st = hfi_mux_begin(mux, call, bytes, len, n, replies, deadline, err);
+    return st;
 }

@@ -7,6 +7,7 @@
  * the threads of the client, which then find many at once.
  */
 #include "fleet.h"
+#include "proxy.h"
 
 #include <poll.h>
 
@@ -349,6 +350,54 @@ TEST_TIMEOUT(a_silent_server_is_told_as_such, 120)
     }
     rt_signal(&s, SIGCONT);
     hf_close(client);
+    rt_stop(&s);
+}
+
+static uint64_t renewed(hf_client *client)
+{
+    struct hf_stats stats = HF_STATS_INIT;
+
+    CHECK_OK(hf_stats(client, &stats, &t_err));
+    return stats.renewed;
+}
+
+/* New connections are accepted and then silent, as by a server that has no more
+ * to give: those who wait cannot be told, and what is held is kept. */
+TEST_TIMEOUT(waiters_that_cannot_be_told_cost_no_lock, 180)
+{
+    enum { HELD = 5 };
+    struct hf_lock_opts opts = rt_opts(6000, 0);
+    char command[32], answer[128];
+    struct rt_server s = {0};
+    hf_client *client, *other;
+    struct proxy p;
+    int i;
+
+    rt_start(&s, NULL);
+    proxy_start(&p, &s);
+    other = rt_open(&s, "");
+    for (i = 2; i < 60; i++) {
+        snprintf(command, sizeof(command), "conn %d hold", i);
+        CHECK(net_tell(p.net, command, answer, sizeof(answer)));
+    }
+    CHECK_OK(hf_open(rt_url(p.port, ""), NULL, &client, &t_err));
+    for (i = 0; i < HELD; i++) {
+        snprintf(command, sizeof(command), "held-%d", i);
+        CHECK_OK(hf_acquire(client, command, 0, &opts, &locks[i], &t_err));
+    }
+    for (i = 0; i < N; i++) {
+        snprintf(names[i], sizeof(names[i]), "ahead-%d", i);
+        rt_lock(other, names[i], 0, 60000, 0);
+        ask(client, i, -1);
+    }
+    t_poll_until(renewed(client) >= 8 * HELD || !hf_held(locks[0]), 60000);
+    for (i = 0; i < HELD; i++)
+        CHECK(hf_held(locks[i]));
+    hf_close(client);
+    for (i = 0; i < HELD; i++)
+        hf_release(locks[i], NULL);
+    hf_close(other);
+    proxy_stop(&p);
     rt_stop(&s);
 }
 
