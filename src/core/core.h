@@ -730,10 +730,11 @@ static inline void hfi_listener_leave(struct hf_request *rq)
     rq->client->listener.asking--;
 }
 
-/* Is it one try, which has the time of one request? */
+/* Is it one try of an event loop, which has the time of one request, also if it
+ * waits for a worker?  Whoever asks in its own thread asks at once. */
 static inline bool hfi_request_is_single(const struct hf_request *rq)
 {
-    return rq->once && !rq->several && !rq->late;
+    return rq->once && rq->async && !rq->several && !rq->late;
 }
 
 static inline bool hfi_request_is_canceled(const struct hf_request *rq)

@@ -175,9 +175,7 @@ static hf_status request_drive(struct hf_request *rq)
     return rq->state == HFI_GRANTED ? HF_OK : rq->result;
 }
 
-/* By when a request that is sent now must be answered.  One that is tried once
- * has the time of one request in all, also if it waited for a worker; each of
- * several keys has that time. */
+/* By when a request that is sent now must be answered. */
 int64_t hfi_request_limit(const struct hf_request *rq, int64_t now)
 {
     int64_t limit = now + rq->client->timeout_ms;
