@@ -7,9 +7,9 @@
  * are served in order, so only what is ahead of it can delay it: where nothing
  * is, the shared connection is as good as one of its own.  The other one is
  * made when a renewal first finds the shared one in use or being connected, and
- * has an attempt to connect, and a back-off, of its own.  If it cannot be had in a
- * part of the time, as where a server takes no more connections, the shared one
- * serves: behind others is better than not at all.
+ * has an attempt to connect, and a back-off, of its own.  Where that fails, or the
+ * connection was made and never answered, as by a server that has no more to give,
+ * the shared one serves for a while: behind others is better than not at all.
  */
 #include "resp_wire.h"
 
@@ -17,9 +17,6 @@
 #include "base/env.h"
 
 #include "base/banned.h"
-
-/* What part of the time an attempt to connect may take. */
-#define CONNECT_PART 4
 
 void hfi_mux_set_aside(struct hfi_mux *mux, hfi_mux_handshake *handshake)
 {
@@ -48,7 +45,10 @@ static struct hfi_mux *mux_first(struct hfi_mux *mux)
     if (!mux->aside_handshake || mux_is_calm(mux))
         return mux;
     if (aside)
-        return aside;
+        return hfi_left_ms(atomic_load(&aside->unheard_until)) &&
+                       hfi_mux_is_up(mux)
+                   ? mux
+                   : aside;
     made = hfi_alloc(sizeof(*made));
     if (!made)
         return mux;
@@ -66,13 +66,11 @@ hf_status hfi_mux_begin_first(struct hfi_mux *mux, struct hfi_mux_call *call,
                               struct hf_error *err)
 {
     struct hfi_mux *first = mux_first(mux);
-    int64_t soon = deadline, now = hfi_now();
-    hf_status st;
+    hf_status st =
+        hfi_mux_begin(first, call, bytes, len, n, replies, deadline, err);
 
-    if (first != mux && !hfi_mux_is_up(first) && deadline > now)
-        soon = now + (deadline - now) / CONNECT_PART;
-    st = hfi_mux_begin(first, call, bytes, len, n, replies, soon, err);
-    if (st == HF_UNAVAILABLE && first != mux && hfi_mux_is_up(mux))
+    if (st == HF_UNAVAILABLE && first != mux && hfi_left_ms(deadline) &&
+        hfi_mux_is_up(mux))
         st = hfi_mux_begin(mux, call, bytes, len, n, replies, deadline, err);
     return st;
 }

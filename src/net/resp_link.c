@@ -31,6 +31,10 @@
 /* resp_link.c (2) */
 #define MUX_SILENT_MS 1000
 
+/* One that was made and never answered is not used for so long, where there is
+ * another. */
+#define MUX_UNHEARD_MS 10000
+
 /* ---- connecting -------------------------------------------------------- */
 
 hf_status hfi_mux_open(struct hfi_mux *mux, int64_t deadline,
@@ -140,6 +144,8 @@ static hf_status call_give_up(struct mux_link *link, struct hfi_mux_call *call)
 {
     if (HFI_MUTANT(timed_out_connection_reused))
         return HF_UNCERTAIN;
+    if (!link->base.heard_at)
+        atomic_store(&link->mux->unheard_until, hfi_now() + MUX_UNHEARD_MS);
     if (link->mux->blocks || link_is_silent(link))
         hfi_shared_retire(&link->base);
     return call_abandon(link, call) ? HF_UNCERTAIN : call->base.st;
@@ -441,6 +447,7 @@ void hfi_mux_init(struct hfi_mux *mux, hfi_mux_find *find,
 {
     *mux = (struct hfi_mux){.find = find, .handshake = handshake, .arg = arg};
     atomic_init(&mux->aside, NULL);
+    atomic_init(&mux->unheard_until, 0);
     hfi_shared_init(&mux->shared, &mux_protocol);
 }
 

@@ -39,6 +39,8 @@ struct hfi_mux {
      * others; made when it is first needed. */
     hfi_mux_handshake *aside_handshake; /* how it begins; NULL: there is none */
     struct hfi_mux *_Atomic aside;
+    _Atomic int64_t unheard_until; /* of that one: it was made, and did not
+                                    * answer; resp_aside.c */
 };
 
 /* A call between its beginning and its end.  One that is abandoned is on the

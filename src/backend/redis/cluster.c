@@ -68,13 +68,6 @@ static hf_status node_handshake(void *arg, struct mux_link *link,
     return redis_handshake(((struct redis_node *)arg)->rc, link, deadline, err);
 }
 
-static hf_status node_handshake_aside(void *arg, struct mux_link *link,
-                                      int64_t deadline, struct hf_error *err)
-{
-    return redis_handshake_aside(((struct redis_node *)arg)->rc, link, deadline,
-                                 err);
-}
-
 static void node_move(struct redis_node *node, const char *host, int port)
 {
     snprintf(node->at.host, sizeof(node->at.host), "%s", host);
@@ -90,7 +83,7 @@ static struct redis_node *node_new(struct redis_conn *rc, unsigned i)
     node->rc = rc;
     node->at = rc->ends[0]; /* for what is not an address */
     hfi_mux_init(&node->mux, node_find, node_handshake, node);
-    hfi_mux_set_aside(&node->mux, node_handshake_aside);
+    hfi_mux_set_aside(&node->mux, node_handshake);
     hfi_mux_init(&node->replica_link.mux, node_find, node_handshake, node);
     node->replica_link.mux.blocks = true;
     redis_sub_init(&node->sub, rc, &node->mux, (int)i);

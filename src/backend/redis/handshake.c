@@ -181,17 +181,3 @@ hf_status redis_handshake(void *arg, struct mux_link *link, int64_t deadline,
         st = handshake_role(rc, link, deadline, err);
     return st;
 }
-
-hf_status redis_handshake_aside(void *arg, struct mux_link *link,
-                                int64_t deadline, struct hf_error *err)
-{
-    const char *ping[] = {"PING"};
-    redisReply *reply;
-    hf_status st = redis_handshake(arg, link, deadline, err);
-
-    if (!st)
-        st = redis_handshake_send(arg, link, 1, ping, &reply, deadline, err);
-    if (!st)
-        freeReplyObject(reply);
-    return st;
-}

@@ -428,7 +428,7 @@ static hf_status redis_open(struct hfi_conn *conn, const struct hfi_url *url,
     size_t i;
 
     hfi_mux_init(&rc->mux, redis_find, open_handshake, rc);
-    hfi_mux_set_aside(&rc->mux, redis_handshake_aside);
+    hfi_mux_set_aside(&rc->mux, redis_handshake);
     rc->epoll = rc->follow.timer = -1;
     redis_sub_init(&rc->sub, rc, &rc->mux, REDIS_ALONE);
     hfi_mux_init(&rc->replica_link.mux, redis_find, redis_handshake, rc);

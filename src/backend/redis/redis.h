@@ -289,11 +289,6 @@ hf_status redis_find(void *conn, struct hfi_endpoint *ret, int64_t deadline,
 hf_status redis_handshake(void *conn, struct mux_link *, int64_t deadline,
                           struct hf_error *);
 
-/* The same, and it answers: a connection for what must not wait is no use
- * before that is known. */
-hf_status redis_handshake_aside(void *conn, struct mux_link *, int64_t deadline,
-                                struct hf_error *);
-
 /* What stands in the file of an option, which must not be empty. */
 hf_status redis_secret(const char *file, const char *option,
                        char ret[REDIS_SECRET_MAX], struct hf_error *);
