@@ -123,7 +123,9 @@ func options(words []string) (o *holdfast.Options, wait int) {
 		d := time.Duration(n) * time.Millisecond
 		switch name {
 		case "wait":
-			wait, o.Wait = n, d
+			if wait = n; n > 0 { // -1, without a limit, is the package's 0
+				o.Wait = d
+			}
 		case "ttl":
 			o.TTL = d
 		case "retry":
