@@ -370,6 +370,7 @@ TEST_TIMEOUT(waiters_that_cannot_be_told_cost_no_lock, 180)
     char command[32], answer[128];
     struct rt_server s = {0};
     hf_client *client, *other;
+    hf_lock *busy[N];
     struct proxy p;
     int i;
 
@@ -387,7 +388,7 @@ TEST_TIMEOUT(waiters_that_cannot_be_told_cost_no_lock, 180)
     }
     for (i = 0; i < N; i++) {
         snprintf(names[i], sizeof(names[i]), "ahead-%d", i);
-        rt_lock(other, names[i], 0, 60000, 0);
+        busy[i] = rt_lock(other, names[i], 0, 60000, 0);
         ask(client, i, -1);
     }
     t_poll_until(renewed(client) >= 8 * HELD || !hf_held(locks[0]), 60000);
@@ -396,6 +397,8 @@ TEST_TIMEOUT(waiters_that_cannot_be_told_cost_no_lock, 180)
     hf_close(client);
     for (i = 0; i < HELD; i++)
         hf_release(locks[i], NULL);
+    for (i = 0; i < N; i++)
+        CHECK_OK(hf_release(busy[i], &t_err));
     hf_close(other);
     proxy_stop(&p);
     rt_stop(&s);
