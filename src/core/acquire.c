@@ -322,19 +322,9 @@ static bool request_take_handoff(struct hf_request *rq, int64_t now)
     return true;
 }
 
-/* Somebody else has it, and others wait for the thread that asked: to arrange to
- * be woken may take long, and is the beginning of the next step.  acquire.c (2) */
-static void request_arm_later(struct hf_request *rq)
-{
-    rq->on_wire = false;
-    rq->tries++;
-    rq->failures = 0;
-    rq->client->silent = false;
-    rq->arm_first = rq->woken = true;
-}
-
-/* A step that only does that: a try counts from after it.  False if the request
- * was abandoned. */
+/* To arrange to be woken, which may take long, is a step of its own where others
+ * wait for the thread that asked: a try counts from after it.  False if the
+ * request was abandoned.  acquire.c (2) */
 static bool request_arm_now(struct hf_request *rq, int64_t now)
 {
     rq->arm_first = rq->woken = false;
@@ -346,22 +336,24 @@ static bool request_arm_now(struct hf_request *rq, int64_t now)
 }
 
 /* Somebody else has it. */
-static bool request_busy(struct hf_request *rq, const struct hfi_answer *answer,
-                         int64_t deadline)
+static bool request_busy(struct hf_request *rq, const struct hfi_try *try)
 {
-    atomic_store(&rq->position, answer->position);
-    if (!request_arm(rq, deadline))
+    atomic_store(&rq->position, try->answer.position);
+    if (try->with_others && request_arms(rq)) {
+        rq->arm_first = rq->woken = true;
+        return true;
+    }
+    if (!request_arm(rq, try->deadline))
         return false;
-    rq->next_try = request_next_try(rq, answer, hfi_now());
+    rq->next_try = request_next_try(rq, &try->answer, hfi_now());
     if (rq->expected && rq->expected < rq->next_try)
         rq->next_try = rq->expected;
     return true;
 }
 
-/* What became of a try that was sent at `sent`. */
-static inline bool request_judge(struct hf_request *rq, hf_status st,
-                                 int64_t sent, const struct hfi_answer *answer,
-                                 int64_t deadline)
+/* What became of a try. */
+static inline bool request_judge(struct hf_request *rq,
+                                 const struct hfi_try *try, hf_status st)
 {
     struct hfi_grant *grant = rq->grant;
 
@@ -372,10 +364,10 @@ static inline bool request_judge(struct hf_request *rq, hf_status st,
         rq->failures = 0;
     switch (st) {
     case HF_OK:
-        request_granted(rq, &answer->proof, sent, grant->claim.ttl_ms);
+        request_granted(rq, &try->answer.proof, try->sent, grant->claim.ttl_ms);
         return true;
     case HF_BUSY: /* An earlier try without an answer may still arrive. */
-        return request_busy(rq, answer, deadline);
+        return request_busy(rq, try);
     case HF_UNCERTAIN:
         grant->uncertain = grant->claim.doubt = true;
         /* fall through */
@@ -449,11 +441,7 @@ static inline bool request_try_end(struct hf_client *c, struct hfi_try *try,
     }
     if (st)
         rq->err = try->err;
-    if (st == HF_BUSY && try->with_others && request_arms(rq)) {
-        request_arm_later(rq);
-        return true;
-    }
-    return request_judge(rq, st, try->sent, &try->answer, try->deadline);
+    return request_judge(rq, try, st);
 }
 
 /* Give back what lingered here and does not fit. */

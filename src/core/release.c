@@ -102,10 +102,9 @@ static bool release_linger(struct hf_client *c, struct hfi_grant *grant,
 
     if (!release_could_linger(grant))
         return false;
-    if (c->silent && c->be->watch && (!grant->watched || grant->unsubscribed))
-        return false; /* It would only be waited for twice. */
     if (c->be->watch && (!grant->watched || grant->unsubscribed)) {
-        if (!(release_watch(c, grant) && hfi_handle_still_held(c, grant)))
+        if (c->silent || /* It would only be waited for twice. */
+            !(release_watch(c, grant) && hfi_handle_still_held(c, grant)))
             return false;
         asked = true;
     }
@@ -291,16 +290,6 @@ bool hfi_release_start(struct hf_lock *lk, struct hfi_job *job)
     return !closing;
 }
 
-/* The first handle that waits for a worker. */
-static struct hf_lock *release_first(struct hf_client *c)
-{
-    struct hf_lock *lk =
-        hfi_container(c->releases.next, struct hf_lock, queued);
-
-    hfi_link_remove(&lk->queued);
-    return lk;
-}
-
 /* What became of it, and of whom it was passed on to. */
 static void release_done(struct hf_client *c, struct hf_lock *lk, hf_status st,
                          const struct hf_error *err, struct hfi_sleeper *wake)
@@ -316,11 +305,13 @@ static void release_done(struct hf_client *c, struct hf_lock *lk, hf_status st,
  * this thread takes the event.  events.c */
 void hfi_release_step(struct hf_client *c, bool quiet)
 {
-    struct hf_lock *lk = release_first(c);
+    struct hf_lock *lk =
+        hfi_container(c->releases.next, struct hf_lock, queued);
     struct hfi_sleeper *wake = NULL;
     struct hf_error err = {0};
     hf_status st;
 
+    hfi_link_remove(&lk->queued);
     st = release_whole(c, lk, &wake, &err);
     if (lk->job)
         lk->job->face.notice.quiet = quiet;

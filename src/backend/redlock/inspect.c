@@ -553,26 +553,48 @@ static hf_status inspect_read(struct redlock_round *round, int at, int answered,
     return st;
 }
 
-/* Several keys with one question. */
+/* One question about several keys, and the answers. */
+struct look {
+    struct redlock_round round;
+    struct redis_batch batch; /* which the round points to */
+    int answered;
+};
+
+/* Ask all nodes, or few if these agree.  look_end() is due whatever happens. */
+static hf_status look_begin(struct look *look, struct redlock_conn *rl,
+                            const char *const *keys, int n, bool few,
+                            int64_t deadline, struct hf_error *err)
+{
+    const char *argv[] = {""};
+    int i;
+
+    look->batch = (struct redis_batch){0};
+    for (i = 0; i < n; i++)
+        redlock_step(rl, &look->batch, 'I', keys[i], 1, argv);
+    look->answered =
+        inspect_ask(&look->round, rl, &look->batch, n, few, deadline);
+    return look->answered < rl->majority
+               ? redlock_too_few(&look->round, look->answered, 0, err)
+               : HF_OK;
+}
+
+static void look_end(struct look *look)
+{
+    redlock_round_fini(&look->round);
+    redis_batch_free(&look->batch);
+}
+
 static hf_status look_at(struct redlock_conn *rl, const char *const *keys,
                          int n, bool sure, struct hf_info *ret,
                          int64_t deadline, struct hf_error *err)
 {
-    const char *argv[] = {""};
-    struct redlock_round round;
-    struct redis_batch batch = {0};
-    hf_status st = HF_OK;
-    int i, answered;
+    struct look look;
+    hf_status st = look_begin(&look, rl, keys, n, !sure, deadline, err);
+    int i;
 
-    for (i = 0; i < n; i++)
-        redlock_step(rl, &batch, 'I', keys[i], 1, argv);
-    answered = inspect_ask(&round, rl, &batch, n, !sure, deadline);
-    if (answered < rl->majority)
-        st = redlock_too_few(&round, answered, 0, err);
     for (i = 0; !st && i < n; i++)
-        st = inspect_read(&round, i, answered, sure, &ret[i], err);
-    redlock_round_fini(&round);
-    redis_batch_free(&batch);
+        st = inspect_read(&look.round, i, look.answered, sure, &ret[i], err);
+    look_end(&look);
     return st;
 }
 
@@ -597,30 +619,25 @@ hf_status redlock_inspect_several(struct hfi_conn *conn,
                                   hf_list_fn *fn, void *arg, int64_t deadline,
                                   struct hf_error *err)
 {
-    struct redlock_conn *rl = (struct redlock_conn *)conn;
-    const char *argv[] = {""};
-    struct redlock_round round;
-    struct redis_batch batch = {0};
-    hf_status st = HF_OK;
-    int i, answered;
+    struct look look;
+    hf_status st = look_begin(&look, (struct redlock_conn *)conn, keys, n, true,
+                              deadline, err);
+    int i;
 
-    for (i = 0; i < n; i++)
-        redlock_step(rl, &batch, 'I', keys[i], 1, argv);
-    answered = inspect_ask(&round, rl, &batch, n, true, deadline);
-    if (answered < rl->majority)
-        st = redlock_too_few(&round, answered, 0, err);
     for (i = 0; i < n && !st; i++) {
-        struct hf_info info = {
-            .size = sizeof(info), .left_ms = -1, .since_ms = -1, .slot = -1};
+        struct hf_info info = {.size = sizeof(info),
+                               .left_ms = -1,
+                               .since_ms = -1,
+                               .waiters = -1,
+                               .slot = -1};
 
-        st = inspect_read(&round, i, answered, true, &info, err);
+        st = inspect_read(&look.round, i, look.answered, true, &info, err);
         if (!st && !fn(arg, keys[i], &info))
             break;
         if (st == HF_UNAVAILABLE)
             st = HF_OK;
     }
-    redlock_round_fini(&round);
-    redis_batch_free(&batch);
+    look_end(&look);
     return st;
 }
 
@@ -650,21 +667,13 @@ hf_status redlock_holders(struct hfi_conn *conn, const char *key,
                           hf_holders_fn *fn, void *arg, int64_t deadline,
                           struct hf_error *err)
 {
-    struct redlock_conn *rl = (struct redlock_conn *)conn;
-    const char *argv[] = {""};
-    struct redlock_round round;
-    struct redis_batch batch = {0};
-    hf_status st;
-    int answered;
+    struct look look;
+    hf_status st = look_begin(&look, (struct redlock_conn *)conn, &key, 1,
+                              false, deadline, err);
 
-    redlock_step(rl, &batch, 'I', key, 1, argv);
-    answered = inspect_ask(&round, rl, &batch, 1, false, deadline);
-    if (answered < rl->majority)
-        st = redlock_too_few(&round, answered, 0, err);
-    else
-        st = holders_tell(&round, answered, fn, arg, err);
-    redlock_round_fini(&round);
-    redis_batch_free(&batch);
+    if (!st)
+        st = holders_tell(&look.round, look.answered, fn, arg, err);
+    look_end(&look);
     return st;
 }
 
