@@ -131,6 +131,28 @@ TEST(a_release_wakes_a_waiter_that_came_by_a_symbolic_link)
     CHECK_NE(access(path_of("link.db-bells"), F_OK), 0);
 }
 
+/* How many bells there are that all who wait for a key hear. */
+static int bells_of_keys(void)
+{
+    DIR *dir = opendir(path_of("x.db-bells"));
+    struct dirent *entry;
+    int n = 0;
+
+    CHECK(dir);
+    while ((entry = readdir(dir)))
+        n += entry->d_name[0] != '.' && strcmp(entry->d_name, "waiters") != 0;
+    closedir(dir);
+    return n;
+}
+
+TEST(a_release_wakes_the_one_who_gets_the_lock)
+{
+    struct t_peer peer = t_fork(hold_as_we_are, NULL);
+
+    woken(&peer, "x.db", "true");
+    CHECK_EQ(bells_of_keys(), 0);
+}
+
 TEST(a_release_wakes_a_waiter_after_the_bells_were_removed)
 {
     struct t_peer peer = t_fork(hold_as_we_are, NULL);

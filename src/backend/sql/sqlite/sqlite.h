@@ -55,7 +55,8 @@ struct lite_conn {
     int inotify_fd;
     int dir_fd;            /* of the notifiers; -1 if there is none */
     int bells_fd;          /* of those of single waiters; likewise */
-    bool listens;          /* inotify_fd watches the first */
+    bool listens;          /* inotify_fd watches the first, */
+    int dir_wd;            /* as this */
     struct hfi_link heard; /* of struct lite_watch */
 
     /* observe.c */

@@ -233,6 +233,7 @@ void lite_notifier_open(struct lite_conn *lc)
     for (i = 0; i < LITE_OBSERVED; i++)
         lc->files[i].wd = lc->files[i].last_wd = -1;
     lc->inotify_fd = lc->dir_fd = lc->bells_fd = -1;
+    atomic_store(&lc->sql.hears, true); /* or it polls, and it is no matter */
     lc->notifier_opened = true;
 }
 
@@ -312,7 +313,8 @@ static hf_status notifier_listen(struct lite_conn *lc, struct hf_error *err)
     if (!lite_need_inotify(lc))
         return hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
     snprintf(path, sizeof(path), "/proc/self/fd/%d", lc->dir_fd);
-    if (inotify_add_watch(lc->inotify_fd, path, IN_CLOSE_WRITE) < 0)
+    lc->dir_wd = inotify_add_watch(lc->inotify_fd, path, IN_CLOSE_WRITE);
+    if (lc->dir_wd < 0)
         return hfi_fail_errno(err, HF_SYSTEM, errno, "inotify");
     lc->listens = true;
     return HF_OK;
@@ -343,12 +345,12 @@ hf_status lite_watch(struct hfi_conn *base, const struct hfi_claim *claim,
     if (!st && lc->sql.fair && !bell_listen(lc, watch))
         st = hfi_fail(err, HF_DENIED,
                       "the directory of the notifiers is not for everybody");
-    if (!st)
+    if (!st) {
         atomic_store(&base->listening, lc->sql.fair);
-    if (!st)
         hfi_link_append(&lc->heard, &watch->link);
-    else
+    } else {
         hfi_free(watch);
+    }
     pthread_mutex_unlock(&lc->notifier_mu);
     if (!st && sql_holds(receipt))
         st = lc->sql.fair
@@ -410,6 +412,21 @@ static void notifier_heard(struct lite_conn *lc, const char *name, int wd)
     }
 }
 
+/* With the mutex held: something that was watched is gone.  If that was all of it,
+ * those who wait listen to new files; who still removes it is left alone. */
+static void notifier_removed(struct lite_conn *lc, int wd)
+{
+    struct hfi_link *at;
+
+    if (wd != lc->dir_wd)
+        return;
+    lc->listens = false;
+    if (hfi_link_alone(&lc->heard) || notifier_listen(lc, NULL))
+        return;
+    for (at = lc->heard.next; lc->sql.fair && at != &lc->heard; at = at->next)
+        bell_listen(lc, hfi_container(at, struct lite_watch, link));
+}
+
 void lite_dispatch(struct hfi_conn *base)
 {
     struct lite_conn *lc = (struct lite_conn *)base;
@@ -423,10 +440,8 @@ void lite_dispatch(struct hfi_conn *base)
         event = (const void *)(buf + at);
         if (lite_observed(lc, event))
             continue;
-        if (event->mask & IN_IGNORED) { /* Something was removed. */
-            lc->listens = false;
-            if (!hfi_link_alone(&lc->heard))
-                notifier_listen(lc, NULL);
+        if (event->mask & IN_IGNORED) {
+            notifier_removed(lc, event->wd);
             notifier_heard(lc, NULL, -1);
         } else {
             notifier_heard(lc, event->len ? event->name : NULL, event->wd);
