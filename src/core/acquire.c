@@ -515,7 +515,8 @@ static inline enum hfi_step request_step_begin(struct hf_request *rq,
     now = hfi_now();
     if (rq->state == HFI_GRANTED || rq->state == HFI_FAILED)
         return HFI_STEP_OVER;
-    if (rq->state == HFI_CONTENDING && atomic_load(&rq->client->offline))
+    if ((rq->state == HFI_CONTENDING || rq->once) &&
+        atomic_load(&rq->client->offline))
         return request_is_offline(rq, now, until) ? HFI_STEP_OVER
                                                   : HFI_STEP_LATER;
     st = request_over(rq, now);

@@ -67,21 +67,30 @@ static hf_status connect_try(struct hf_client *c, struct hfi_conn **ret,
     return st;
 }
 
+/* Those of a list waited for the connection, which is no failure of theirs. */
+static void connect_wake(const struct hfi_link *list)
+{
+    struct hfi_link *at;
+    struct hf_request *rq;
+
+    for (at = list->next; at != list; at = at->next) {
+        rq = hfi_container(at, struct hf_request, link);
+        rq->woken = true;
+        rq->failures = 0;
+        hfi_request_schedule(rq);
+    }
+}
+
 /* Let everybody look again who waits for the connection, or for its failure. */
 static void connect_tell(struct hf_client *c, enum hfi_offline now)
 {
     struct hfi_key_queue *queue = NULL;
-    struct hfi_link *at;
-    struct hf_request *rq;
 
     atomic_store(&c->offline, now);
-    while ((queue = hfi_key_queue_next(c, queue)))
-        for (at = queue->contending.next; at != &queue->contending;
-             at = at->next) {
-            rq = hfi_container(at, struct hf_request, link);
-            rq->woken = true;
-            hfi_request_schedule(rq);
-        }
+    while ((queue = hfi_key_queue_next(c, queue))) {
+        connect_wake(&queue->contending);
+        connect_wake(&queue->waiting);
+    }
     if (!hfi_link_alone(&c->jobs) || !hfi_link_alone(&c->observing))
         hfi_worker_call(c);
     hfi_cond_wake(&c->settle);
@@ -122,6 +131,8 @@ static bool connect_judge(struct hf_client *c, struct hfi_conn *conn,
     c->connect_err = *err;
     if (st == HF_UNCERTAIN) /* Nothing was asked for that could be in doubt. */
         c->connect_err.status = HF_UNAVAILABLE;
+    c->connect_failed = true;
+    hfi_observed_offline(c);
     if (connect_goes_on(c, st)) {
         hfi_log(c, HF_LOG_INFO, "not connected: %s", err->text);
         return true;

@@ -307,7 +307,8 @@ struct hf_client {
     struct hfi_conn *stand_in;   /* client->conn while offline, or NULL */
     struct hfi_url url;          /* the connector's */
     int64_t connect_end;         /* no attempt begins later */
-    struct hf_error connect_err; /* of the last attempt */
+    struct hf_error connect_err; /* of the last attempt, */
+    bool connect_failed;         /* if one has ended */
     bool connector_done;
     struct hfi_thread connector;
 
@@ -628,6 +629,7 @@ void hfi_observed_put(struct hf_client *, struct hfi_observed *);
 void hfi_observed_wake(struct hf_client *, struct hfi_observed *);
 void hfi_observed_due(struct hf_client *, struct hfi_observed *);
 void hfi_observed_step(struct hf_client *, struct hfi_observed *);
+void hfi_observed_offline(struct hf_client *);
 void hfi_observed_free(struct hf_client *, struct hfi_observed *);
 bool hfi_observed_list(struct hf_client *, const char *prefix,
                        struct hfi_listing *);

@@ -144,6 +144,8 @@ struct hfi_observed *hfi_observed_get(struct hf_client *c, const char *key,
         observed_discard(o);
         o = NULL;
     }
+    if (o && atomic_load(&c->offline) && c->connect_failed)
+        o->why = c->connect_err;
     if (o)
         hfi_map_add(&c->observed, &o->node);
     else
@@ -312,6 +314,16 @@ static bool observed_heard(struct hf_client *c, struct hfi_observed *o,
         hfi_notify(c, &ob->notice, HF_CHANGED);
     }
     return st == HF_OK;
+}
+
+/* There is no connection yet, and an attempt has failed. */
+void hfi_observed_offline(struct hf_client *c)
+{
+    struct hfi_node *node = NULL;
+
+    while ((node = hfi_map_next(&c->observed, node)))
+        observed_heard(c, hfi_container(node, struct hfi_observed, node),
+                       c->connect_err.status, &c->connect_err);
 }
 
 /* Look at one key.  The mutex is let go meanwhile. */

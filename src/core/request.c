@@ -393,6 +393,7 @@ static hf_status request_start(struct hf_request *rq, struct hf_client *c,
     rq->async = true;
     rq->user = user;
     pthread_mutex_lock(&c->mu);
+    rq->cancel_seen = atomic_load(&c->cancels); /* It begins here. */
     c->calls++; /* The mutex may be let go; see request_enqueue(). */
     st = request_admit(rq, key, params);
     if (st) {

@@ -111,6 +111,62 @@ TEST(a_server_that_starts_later_is_waited_for)
     rt_end(&server);
 }
 
+static void wait_for_callers(hf_client *client, uint64_t n)
+{
+    struct hf_stats stats = HF_STATS_INIT;
+
+    t_poll_until(hf_stats(client, &stats, &t_err) == HF_OK &&
+                     stats.waiting == n,
+                 30000);
+}
+
+TEST(a_single_try_behind_another_request_waits_for_the_connection)
+{
+    struct rt_server server = {0};
+    struct caller waits, tries;
+    hf_client *client;
+
+    stop(&server);
+    client = open_later(rt_url(server.port, "?timeout=20s"), -1);
+    call_start(&waits, client, "k", 60000, NULL);
+    wait_for_callers(client, 1);
+    call_start(&tries, client, "k", 0, NULL);
+    wait_for_callers(client, 2);
+    rt_again(&server);
+    call_join(&tries, HF_BUSY);
+    call_join(&waits, HF_OK);
+    CHECK_OK(hf_release(waits.lk, &t_err));
+    hf_close(client);
+    rt_end(&server);
+}
+
+TEST(an_observer_is_told_that_there_is_no_connection)
+{
+    struct rt_server server = {0};
+    hf_observer *observer;
+    struct hf_event event;
+    hf_client *client;
+    int i;
+
+    stop(&server);
+    client = open_later(rt_url(server.port, ""), -1);
+    for (i = 0; i < 2; i++) { /* The second comes when that is known. */
+        CHECK_OK(hf_observe_start(client, i ? "j" : "k", 0, NULL, &observer,
+                                  &t_err));
+        event = next_event(client);
+        CHECK_EQ(event.type, HF_CHANGED);
+        CHECK_EQ(event.error.status, HF_UNAVAILABLE);
+    }
+    rt_again(&server);
+    for (i = 0; i < 2; i++) {
+        event = next_event(client);
+        CHECK_EQ(event.type, HF_CHANGED);
+        CHECK_EQ(event.error.status, HF_OK);
+    }
+    hf_close(client);
+    rt_end(&server);
+}
+
 TEST(a_server_that_never_comes_is_given_up)
 {
     const char *keys[2] = {"a", "b"};
