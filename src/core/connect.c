@@ -75,7 +75,7 @@ static void connect_wake(const struct hfi_link *list)
 
     for (at = list->next; at != list; at = at->next) {
         rq = hfi_container(at, struct hf_request, link);
-        rq->woken = true;
+        rq->woken = rq->state == HFI_CONTENDING;
         rq->failures = 0;
         hfi_request_schedule(rq);
     }

@@ -14,8 +14,8 @@ static atomic_bool ob_old;             /* looks show what was at first */
 static atomic_bool ob_unsaid;          /* nothing is told */
 static atomic_bool ob_dead;            /* no listing has an answer */
 static struct hf_info ob_first;
-static struct hfi_conn *ob_conn; /* of the last observation */
-static struct hfi_observation *ob_last;
+static struct hfi_conn *_Atomic ob_conn; /* of the last observation */
+static struct hfi_observation *_Atomic ob_last;
 
 static hf_status ob_observe(struct hfi_conn *conn, struct hfi_observation *obs,
                             int64_t deadline, struct hf_error *err)

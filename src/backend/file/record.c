@@ -120,7 +120,8 @@ static bool record_parse_fence(char **text, struct file_record *ret)
     if (!record_field(text, record_head, '\n', &broken) ||
         !record_field(text, "fence=", ' ', &fence) ||
         !record_number(broken, &ret->broken) ||
-        !record_number(fence, &ret->fence) || memcmp(*text, "mode=", 5) != 0)
+        !record_number(fence, &ret->fence) || memcmp(*text, "mode=", 5) != 0 ||
+        (*text)[5] <= ' ' || (*text)[6] != ' ') /* one letter */
         return false;
     ret->mode = (*text)[5];
     return true;
