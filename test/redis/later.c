@@ -115,9 +115,8 @@ static void wait_for_callers(hf_client *client, uint64_t n)
 {
     struct hf_stats stats = HF_STATS_INIT;
 
-    t_poll_until(hf_stats(client, &stats, &t_err) == HF_OK &&
-                     stats.waiting == n,
-                 30000);
+    t_poll_until(
+        hf_stats(client, &stats, &t_err) == HF_OK && stats.waiting == n, 30000);
 }
 
 TEST(a_single_try_behind_another_request_waits_for_the_connection)
