@@ -357,7 +357,7 @@ static void far_release_to_linger(hf_client *client, int64_t ttl_ms)
     hf_lock *lk;
 
     opts.linger_ms = 100000;
-    CHECK_OK(hf_acquire(client, "k", 0, &opts, &lk, &t_err));
+    CHECK_OK(hf_acquire(client, "k", 20000, &opts, &lk, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
 }
 

@@ -121,6 +121,37 @@ SELECT CASE t.token WHEN ?2 THEN t.fence WHEN {spoiled} THEN -1 ELSE 0 END hf,
 FROM @T t
 WHERE t.name=?1;
 
+-- The same where the lock is held and others wait for it already: only a ticket is
+-- to be taken.  No row: join is next, also to remove tickets that have lapsed.
+-- name: ticket
+INSERT INTO @Q ({columns})
+SELECT {ticket}
+FROM @T t
+WHERE ?6 AND t.name=?1 AND t.token<>?2 AND t.token<>{spoiled}
+    AND t.token NOT LIKE '*%' AND NOT {free}
+    AND EXISTS (SELECT 1 FROM @Q q WHERE {waits} AND q.token<>?2)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM @Q q
+        WHERE q.name=?1 AND (q.kind<>-1 OR NOT ({lasts}))
+    )
+{again}
+RETURNING 0 hf, (SELECT {left_ms} FROM @T t WHERE t.name=?1),
+    @{0@|(SELECT t.version FROM @T t WHERE t.name=?1)@},
+    (SELECT t.ttl_ms FROM @T t WHERE t.name=?1), 0, -1, NULL, {place};
+
+-- A plain lock that plain claims wait for goes to the first of them.  No row: pass
+-- is next.  A ticket of who has it now is there only if it was passed to it here.
+-- name: hand
+UPDATE @T AS t
+SET {granted}
+FROM {head} k
+WHERE t.name=?1 AND t.token=?2 AND k.kind=-1
+RETURNING 1 hf, 0, 1, NULL;
+DELETE FROM @Q
+WHERE name=?1 AND token=(SELECT t.token FROM @T t WHERE t.name=?1)
+RETURNING channel hf_ring;
+
 -- name: pass
 SELECT 1 hf,
     CASE WHEN {given} THEN coalesce((SELECT k.kind>=0 FROM {head} k),0)

@@ -38,8 +38,10 @@
 
 #include "base/banned.h"
 
-/* The log is written back when it has so many pages. */
-#define LITE_LOG_PAGES 1000
+/* The log is written back when it has so many pages, and begins anew.  Where
+ * somebody reads it, that is tried again so many later. */
+#define LITE_LOG_PAGES       1000
+#define LITE_LOG_PAGES_AGAIN 100
 
 /* ---- errors ------------------------------------------------------------ */
 
@@ -273,15 +275,15 @@ static hf_status lite_script_prepare(struct lite_session *ls,
     return HF_OK;
 }
 
-/* The statements between BEGIN and COMMIT. */
+/* The statements of a script.  One alone is a transaction. */
 static hf_status lite_script_steps(struct lite_session *ls, enum sql_stmt which,
                                    const struct sql_call *call,
                                    struct sql_answer *answer,
                                    struct lite_rings *rings,
                                    struct hf_error *err)
 {
-    struct lite_script *script = &ls->scripts[which];
-    hf_status st = script->n ? HF_OK : lite_script_prepare(ls, which, err);
+    const struct lite_script *script = &ls->scripts[which];
+    hf_status st = HF_OK;
     int i;
 
     for (i = 0; !st && i < script->n; i++)
@@ -289,13 +291,28 @@ static hf_status lite_script_steps(struct lite_session *ls, enum sql_stmt which,
     return st;
 }
 
-/* Of a transaction. */
+/* Begin or end a transaction: `text`, prepared once. */
+static hf_status lite_transact(struct lite_session *ls, sqlite3_stmt **stmt,
+                               const char *text, struct hf_error *err)
+{
+    int code = SQLITE_OK;
+
+    if (!*stmt)
+        code = sqlite3_prepare_v3(ls->db, text, -1, SQLITE_PREPARE_PERSISTENT,
+                                  stmt, NULL);
+    if (!code) {
+        code = sqlite3_step(*stmt);
+        sqlite3_reset(*stmt);
+    }
+    return code == SQLITE_DONE ? HF_OK : lite_error(ls, code, err);
+}
+
 hf_status lite_end(struct lite_session *ls, hf_status st, struct hf_error *err)
 {
     enum sql_why why;
 
     if (!st)
-        st = lite_exec(ls, "COMMIT", err);
+        st = lite_transact(ls, &ls->commit, "COMMIT", err);
     why = ls->base.why;
     if (st && lite_exec(ls, "ROLLBACK", NULL))
         ls->base.broken = true;
@@ -309,12 +326,15 @@ static hf_status lite_script(struct lite_session *ls, enum sql_stmt which,
                              struct sql_answer *answer,
                              struct lite_rings *rings, struct hf_error *err)
 {
-    hf_status st = lite_exec(ls, "BEGIN IMMEDIATE", err);
+    hf_status st =
+        ls->scripts[which].n ? HF_OK : lite_script_prepare(ls, which, err);
 
+    if (!st && ls->scripts[which].n > 1)
+        st = lite_transact(ls, &ls->begin, "BEGIN IMMEDIATE", err);
     if (st)
         return st;
     st = lite_script_steps(ls, which, call, answer, rings, err);
-    return lite_end(ls, st, err);
+    return ls->scripts[which].n > 1 ? lite_end(ls, st, err) : st;
 }
 
 /* So many pages are in the log; sqlite.c (5). */
@@ -331,10 +351,17 @@ static int lite_logged(void *arg, sqlite3 *db, const char *name, int pages)
 static void lite_checkpoint(struct lite_session *ls)
 {
     if (ls->pages < LITE_LOG_PAGES)
+        ls->write_back_at = 0;
+    if (ls->pages < LITE_LOG_PAGES || ls->pages < ls->write_back_at)
         return;
+    /* Most of it beside those who write; with the rest they would wait for the
+     * disk and for those who read, so that is left if somebody is at it. */
     sqlite3_wal_checkpoint_v2(ls->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL,
                               NULL);
-    ls->pages = 0;
+    ls->deadline = 0;
+    sqlite3_wal_checkpoint_v2(ls->db, NULL, SQLITE_CHECKPOINT_RESTART, NULL,
+                              NULL);
+    ls->write_back_at = ls->pages + LITE_LOG_PAGES_AGAIN;
 }
 
 /* The statement may have been run in a file that is gone: then it is run again
@@ -403,6 +430,8 @@ static void lite_disconnect(struct sql_session *session)
         for (j = 0; j < ls->scripts[i].n; j++)
             sqlite3_finalize(ls->scripts[i].stmts[j]);
     }
+    sqlite3_finalize(ls->begin);
+    sqlite3_finalize(ls->commit);
     sqlite3_close(ls->db);
     lite_unuse(ls);
 }

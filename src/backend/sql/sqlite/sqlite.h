@@ -97,8 +97,10 @@ struct lite_session {
     sqlite3 *db;
     sqlite3_stmt *stmts[SQL_STMTS];
     struct lite_script scripts[SQL_STMTS];
+    sqlite3_stmt *begin, *commit;
     int64_t deadline;               /* of the statement that runs */
     int pages;                      /* in the log, after our last commit */
+    int write_back_at;              /* once it has so many */
     struct lite_id ids[LITE_FILES]; /* what it has opened */
     struct lite_use *use;           /* of file.c; NULL: none yet */
 };

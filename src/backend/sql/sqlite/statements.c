@@ -34,8 +34,7 @@ const char *const lite_version_texts[SQL_STMTS] = {
 
 /* In place of the others where there is a queue. */
 const char *const lite_queue_texts[SQL_STMTS] = {
-    SQL_SLOTS_QUEUE,
-    [SQL_VERIFY_QUEUE] = (VERIFY_QUEUE VERIFY_TABLE),
-    [SQL_PEEK] = QUEUE_PEEK,
-    [SQL_LINGER] = QUEUE_LINGER,
+    SQL_SLOTS_QUEUE,         [SQL_VERIFY_QUEUE] = (VERIFY_QUEUE VERIFY_TABLE),
+    [SQL_PEEK] = QUEUE_PEEK, [SQL_TICKET] = QUEUE_TICKET,
+    [SQL_HAND] = QUEUE_HAND, [SQL_LINGER] = QUEUE_LINGER,
 };

@@ -192,7 +192,7 @@ void lite_ring(struct lite_conn *lc, const struct lite_rings *rings,
     if (stat(lc->real, &db))
         return;
     pthread_mutex_lock(&lc->notifier_mu);
-    for (i = 0; bells_dir(lc, &db) && i < LITE_BELLS; i++) {
+    for (i = bells_dir(lc, &db) ? 0 : LITE_BELLS; i < LITE_BELLS; i++) {
         if (!rings->bells[i / 8])
             i |= 7;
         else if (rings->bells[i / 8] & 1 << i % 8) {
