@@ -5,6 +5,10 @@
  * The leader's value is the note of the lock, or the id of its holder if it
  * has none.  Exit status 1 if nobody leads.  A lock that is kept after its
  * release (--min-hold) has no leader.
+ *
+ *  (1) That nobody leads is told only if the service answers so when the wait
+ *      ends: it is asked then.  What was heard before may have changed behind a
+ *      connection that is gone, and is no more than what was known last.
  */
 #include "cli.h"
 
@@ -16,16 +20,18 @@
 #define LEADER_END_MS  100  /* to close: nothing depends on it */
 
 /* What was heard of the key while waiting: from the observer, and as the answer
- * to one question, without which "nobody" would not be known to be true.  It is
- * asked until the service has answered. */
+ * to a question.  It is asked at the start, until the service has answered; when
+ * the observer says that the service has gone away; and at the end.  (1) */
 struct leader_heard {
-    struct hf_change change;
-    struct hf_info info;
-    struct hf_error err; /* of the question, or one that is final */
-    int64_t ask_at;      /* INT64_MAX: not any more, or it is under way */
-    bool told, answered;
-    bool away; /* that was said */
-    bool over; /* by a leader, or by an error that is final */
+    struct hf_info info;  /* what was known last */
+    int64_t info_at;      /* and when; -1: nothing was */
+    struct hf_info asked; /* where the answer will be */
+    struct hf_error err;  /* of the last question, or one that is final */
+    int64_t ask_at;       /* INT64_MAX: not any more, or it is under way */
+    bool asking;
+    bool away;  /* the service does not answer */
+    bool quiet; /* nothing is said of that */
+    bool over;  /* by a leader, or by an error that is final */
 };
 
 static bool leader_is_there(const struct hf_info *info)
@@ -70,47 +76,59 @@ static int leader_print(const struct cli_opts *opts, const struct hf_info *info)
     return leader_is_there(info) ? CLI_OK : CLI_FREE;
 }
 
-/* Does the event say that there is no use in waiting? */
-static bool leader_fails(struct leader_heard *heard,
-                         const struct hf_event *event)
+/* This is what is known now. */
+static void leader_knows(struct leader_heard *heard, const struct hf_info *info)
 {
-    if (!event->error.status || cli_is_away(&event->error))
-        return false;
-    heard->err = event->error;
-    heard->answered = true;
-    heard->told = false;
-    return true;
+    heard->info = *info;
+    heard->info_at = cli_now();
+    heard->over = leader_is_there(info);
+}
+
+/* The service is out of reach, or the observer says that it answers. */
+static void leader_changed(struct leader_heard *heard,
+                           const struct hf_event *event)
+{
+    struct hf_change change = HF_CHANGE_INIT;
+
+    if (event->error.status && !heard->asking)
+        heard->ask_at = cli_now();
+    while (!heard->over && hf_observer_next(event->observer, &change))
+        leader_knows(heard, &change.info);
 }
 
 /* The question is answered, or the service is out of reach. */
-static void leader_answered(const struct cli_opts *opts,
-                            struct leader_heard *heard,
+static void leader_answered(struct leader_heard *heard,
                             const struct hf_error *err)
 {
-    heard->answered = true;
+    bool away = cli_is_away(err);
+
+    heard->asking = false;
     heard->err = *err;
-    if (!cli_is_away(err))
-        return;
-    heard->ask_at = cli_now() + LEADER_ASK_MS;
-    if (!heard->away && !opts->quiet)
+    if (!err->status)
+        leader_knows(heard, &heard->asked);
+    if (away)
+        heard->ask_at = cli_now() + LEADER_ASK_MS;
+    if (away && !heard->away && !heard->quiet)
         cli_say("%s: waiting for the service", err->text);
-    heard->away = true;
+    if (!away && heard->away && !heard->quiet)
+        cli_say("the service answers again");
+    heard->away = away;
 }
 
 /* Take what there is. */
-static void leader_hear(const struct cli_opts *opts, hf_client *client,
-                        struct leader_heard *heard)
+static void leader_hear(hf_client *client, struct leader_heard *heard)
 {
     struct hf_event event = HF_EVENT_INIT;
 
     while (!heard->over && hf_next_event(client, &event)) {
-        if (event.type == HF_ANSWERED)
-            leader_answered(opts, heard, &event.error);
-        heard->over = leader_fails(heard, &event);
-        while (!heard->over && event.type == HF_CHANGED &&
-               hf_observer_next(event.observer, &heard->change)) {
-            heard->told = true;
-            heard->over = leader_is_there(&heard->change.info);
+        if (event.error.status && !cli_is_away(&event.error)) {
+            heard->err = event.error;
+            heard->asking = false;
+            heard->over = true;
+        } else if (event.type == HF_ANSWERED) {
+            leader_answered(heard, &event.error);
+        } else if (event.type == HF_CHANGED) {
+            leader_changed(heard, &event);
         }
     }
 }
@@ -121,13 +139,15 @@ static void leader_ask(const struct cli_opts *opts, hf_client *client,
 {
     hf_request *request;
 
-    if (cli_now() < heard->ask_at)
+    if (heard->over || cli_now() < heard->ask_at)
         return;
     heard->ask_at = INT64_MAX;
-    heard->info = (struct hf_info)HF_INFO_INIT;
-    if (hf_inspect_start(client, opts->args[0], &heard->info, NULL, &request,
+    heard->asked = (struct hf_info)HF_INFO_INIT;
+    if (hf_inspect_start(client, opts->args[0], &heard->asked, NULL, &request,
                          &heard->err))
-        heard->answered = heard->over = true;
+        heard->over = true;
+    else
+        heard->asking = true;
 }
 
 static void leader_sleep(hf_client *client, const struct leader_heard *heard,
@@ -141,17 +161,29 @@ static void leader_sleep(hf_client *client, const struct leader_heard *heard,
     poll(&fd, 1, left < 60000 ? (int)left : 60000);
 }
 
+/* The service does not answer: say so, and what was known last.  (1) */
+static int leader_unknown(const struct cli_opts *opts,
+                          const struct leader_heard *heard)
+{
+    char known[64] = "", ago[32];
+
+    if (heard->info_at >= 0)
+        snprintf(known, sizeof(known), "; nobody did %s ago",
+                 cli_ago(cli_now() - heard->info_at, ago));
+    cli_say("%s: it is not known who leads '%s'%s",
+            heard->asking ? "the service has not answered" : heard->err.text,
+            opts->args[0], known);
+    return CLI_UNAVAILABLE;
+}
+
 /* The wait is over: what is known? */
 static int leader_conclude(const struct cli_opts *opts,
                            const struct leader_heard *heard)
 {
-    if (heard->told)
-        return leader_print(opts, &heard->change.info);
-    if (!heard->answered) {
-        cli_say("the service has not answered: it is not known who leads '%s'",
-                opts->args[0]);
-        return CLI_UNAVAILABLE;
-    }
+    if (heard->info_at >= 0 && leader_is_there(&heard->info))
+        return leader_print(opts, &heard->info);
+    if (heard->asking || cli_is_away(&heard->err))
+        return leader_unknown(opts, heard);
     return heard->err.status ? cli_fail(&heard->err)
                              : leader_print(opts, &heard->info);
 }
@@ -160,8 +192,7 @@ static int leader_conclude(const struct cli_opts *opts,
 static int leader_wait(const struct cli_opts *opts, hf_client *client,
                        int64_t end)
 {
-    struct leader_heard heard = {.change = HF_CHANGE_INIT,
-                                 .info = HF_INFO_INIT};
+    struct leader_heard heard = {.info_at = -1, .quiet = opts->quiet};
     hf_observer *observer;
     struct hf_error err;
 
@@ -170,13 +201,17 @@ static int leader_wait(const struct cli_opts *opts, hf_client *client,
     leader_ask(opts, client, &heard);
     while (!heard.over && cli_now() < end) {
         leader_sleep(client, &heard, end);
-        leader_hear(opts, client, &heard);
+        leader_hear(client, &heard);
         leader_ask(opts, client, &heard);
     }
-    while (!heard.over && !heard.told && !heard.answered &&
-           cli_now() < end + LEADER_MORE_MS) {
+    if (!heard.asking) { /* (1) */
+        heard.ask_at = cli_now();
+        leader_ask(opts, client, &heard);
+    }
+    heard.quiet = true; /* There is a last word below. */
+    while (!heard.over && heard.asking && cli_now() < end + LEADER_MORE_MS) {
         leader_sleep(client, &heard, end + LEADER_MORE_MS);
-        leader_hear(opts, client, &heard);
+        leader_hear(client, &heard);
     }
     hf_observe_stop(observer);
     return leader_conclude(opts, &heard);

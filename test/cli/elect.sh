@@ -213,6 +213,23 @@ END
     has 'and the message says so' 'not known who leads' "$said"
     kill $mute
 
+    # Somebody leads after the way to the service was cut: that nobody did before is
+    # no answer.  Looked at below, when the time of -w is over.
+    python3 "$tmp/mute.py" $port >"$tmp/cut" &
+    cut=$!
+    until_true [ -s "$tmp/cut" ]
+    for way in text json; do
+        "$hf" leader --wait -w 10s $([ $way = text ] || echo --json) -u "redis://127.0.0.1:$(cat "$tmp/cut")" \
+            gone >"$tmp/$way" 2>"$tmp/$way.err" &
+        eval "$way=\$!"
+    done
+    until_true sh -c '[ $(redis-cli -p $0 client list | grep -c cmd=exists) = 2 ]' $port
+    kill $cut
+    "$hf" elect --value alpha gone -- sleep 1000 &
+    alpha=$!
+    until_true "$hf" leader -q gone >/dev/null
+    until_true sh -c '! redis-cli -p $0 client list | grep -q cmd=exists' $port
+
     # An error that is final ends the wait for a leader as it ends everything else.
     redis-cli -p $port acl setuser stranger on '>pw' +@all '~other' '&*' >/dev/null
     none=redis://stranger:pw@127.0.0.1:$port
@@ -228,6 +245,17 @@ END
     wait $watcher
     is 'also when the right is lost meanwhile' 77 $?
     redis-cli -p $port acl setuser default +@all >/dev/null
+
+    for way in text json; do
+        wait $(eval "echo \$$way")
+        is "leader --wait -w ($way) without an answer at the end: status 69" 69 $?
+        is 'prints nothing' '' "$(cat "$tmp/$way")"
+        has 'says that the service went away' 'waiting for the service' "$(cat "$tmp/$way.err")"
+        has 'what is not known' "not known who leads 'gone'" "$(cat "$tmp/$way.err")"
+        has 'and what was known last' 'nobody did' "$(tail -n 1 "$tmp/$way.err")"
+    done
+    kill $alpha
+    wait $alpha
 
     # A service that is not there yet.
     kill $server
