@@ -222,23 +222,25 @@ static hf_status commands_connect(const struct cli_opts *opts, hf_client **ret,
     bool forever = opts->wait_ms < 0 && commands_waits(opts);
     int64_t left = opts->wait_ms, pause = 100;
     int64_t end = forever ? INT64_MAX : cli_now() + left;
-    bool told = opts->quiet;
+    bool said = false;
     char ago[32];
     hf_status st;
 
     for (;;) {
         st = commands_try(opts, left, ret, err);
+        if (!st && said)
+            cli_say("the service answers again");
         if ((st != HF_UNAVAILABLE && st != HF_UNCERTAIN) ||
             (opts->wait_ms <= 0 && !forever))
             return st;
         left = end - cli_now();
         if (left <= 0)
             return st;
-        if (!told && forever)
+        if (!said && !opts->quiet && forever)
             cli_say("%s: trying again", err->text);
-        else if (!told)
+        else if (!said && !opts->quiet)
             cli_say("%s: trying again for %s", err->text, cli_ago(left, ago));
-        told = true;
+        said = !opts->quiet;
         poll(NULL, 0, (int)(pause < left ? pause : left));
         pause = pause < 500 ? 2 * pause : 1000;
         left = end - cli_now();

@@ -267,12 +267,20 @@ END
     watcher=$!
     until_true grep -q 'trying again' "$tmp/err"
     ok 'leader --wait waits for the service, too, and says so'
+    "$hf" watch late >"$tmp/watched" 2>"$tmp/watch.err" &
+    watch=$!
+    until_true grep -q 'trying again' "$tmp/watch.err"
     redis_serve $port
+    until_true grep -q 'the service answers again' "$tmp/watch.err"
+    ok 'watch says when a service that was not there at the start answers'
+    kill $watch
     "$hf" elect --value first late -- sleep 1000 &
     leader=$!
     wait $watcher
     is 'and then for a leader' 0 $?
     is 'which it prints' first "$(cat "$tmp/late")"
+    has 'after the word that the service is there' 'the service answers again' \
+        "$(cat "$tmp/err")"
     kill $leader
     wait $leader
     kill $server
