@@ -228,6 +228,41 @@ TEST(an_heir_of_the_same_client_that_gives_up_is_not_waited_for)
     conf_check_free(key);
 }
 
+/* Who shares the lock names one that wants to share it and waits only since a
+ * writer is before it.  The leases, and so the places in the queue, are so
+ * long that nothing but the transfer tells it that it is not any more. */
+TEST(an_heir_that_could_join_at_once_does)
+{
+    struct hf_lock_opts opts = conf_opts(1200000, HF_SHARED);
+    const char *key = conf_key("k");
+    hf_client *a = conf_open(), *b = conf_open(), *c = conf_open();
+    struct hopeful writer = {.opts = opts}, heir = {.opts = opts};
+    hf_lock *lk;
+
+    if (!(conf_traits & HF_TRAIT_SHARED))
+        T_SKIP_TRAIT("shared locks");
+    lk = conf_try(a, key, &opts);
+    if (hf_transfer(lk, "nobody", NULL) == HF_UNSUPPORTED)
+        T_SKIP_TRAIT("transfer");
+    writer.opts.flags = 0;
+    conf_waiter_start(&writer.w, b, key, -1, &writer.opts);
+    conf_await_waiters(a, key, 1);
+    heir.opts.note = "heir";
+    conf_waiter_start(&heir.w, c, key, -1, &heir.opts);
+    conf_await_waiters(a, key, 2);
+    CHECK(!atomic_load(&heir.w.done));
+    CHECK_OK(hf_transfer(lk, "heir", &t_err));
+    t_poll_until(atomic_load(&heir.w.done), 20000);
+    CHECK(hf_held(lk) && !atomic_load(&writer.w.done));
+    hopeful_end(&heir);
+    conf_unlock(lk);
+    hopeful_end(&writer);
+    hf_close(a);
+    hf_close(b);
+    hf_close(c);
+    conf_check_free(key);
+}
+
 TEST(a_lost_lock_cannot_be_transferred)
 {
     struct hf_lock_opts opts = conf_opts(300, HF_MANUAL);

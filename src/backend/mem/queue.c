@@ -42,6 +42,7 @@ hf_status mem_promote(struct hfi_conn *conn, const struct hfi_claim *claim,
     if (place) {
         hfi_link_remove(&place->link);
         hfi_link_append(key->queue.next, &place->link); /* before the first */
+        mem_wake_next(key); /* One who shares may join those who do now. */
     }
     pthread_mutex_unlock(&mc->table->mu);
     if (!key)

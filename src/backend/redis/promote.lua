@@ -30,9 +30,10 @@ if op == 'P' then
   local heir = find_heir(ARGV[4])
   if not heir then return 2 end
   local first = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  write_first()
   if first[1] ~= heir then
-    write_first()
     call('ZADD', queue, string.format('%.0f', first[2] - 1), heir)
   end
+  if shares then let_in() end -- Nobody may be before it any more who could not.
   return 1
 end
