@@ -26,10 +26,18 @@ static hf_status client_opts(struct hf_client_opts *ret,
     st = hfi_struct_read(ret, sizeof(*ret), given, "hf_client_opts", err);
     if (!st)
         st = hfi_check_duration(ret->timeout_ms, 1, "timeout_ms", err);
-    if (!st && ret->connect_ms != -1)
-        st = hfi_check_duration(ret->connect_ms, 1, "connect_ms", err);
-    if (!st && ((unsigned)ret->log_level > HF_LOG_DEBUG || ret->reserved))
+    if (!st && (ret->connect_ms < -1 || ret->connect_ms > HFI_TTL_MAX))
+        st = hfi_fail(err, HF_INVALID,
+                      "connect_ms is %lld; it must be 0 to connect in "
+                      "hf_open(), -1 for no limit, or from 1 to %lld",
+                      (long long)ret->connect_ms, (long long)HFI_TTL_MAX);
+    if (!st && (unsigned)ret->log_level > HF_LOG_DEBUG)
         st = hfi_fail(err, HF_INVALID, "log_level is none of HF_LOG_...");
+    if (!st && ret->reserved)
+        st = hfi_fail(err, HF_INVALID,
+                      "reserved is %u; it must be 0: begin with "
+                      "HF_CLIENT_OPTS_INIT",
+                      ret->reserved);
     if (!st)
         st = hfi_check_text(ret->note, HF_NOTE_MAX, "note", err);
     return st;

@@ -314,6 +314,18 @@ TEST(wrong_client_options_are_refused)
     opts.timeout_ms = -1;
     CHECK_STATUS(hf_open(conf_url(), &opts, &none, &t_err), HF_INVALID);
     opts.timeout_ms = 0;
+    opts.connect_ms = -2;
+    CHECK_STATUS(hf_open(conf_url(), &opts, &none, &t_err), HF_INVALID);
+    CHECK(strstr(t_err.text, "connect_ms is -2") && strstr(t_err.text, "-1 "));
+    opts.connect_ms = 0;
+    opts.reserved = 1;
+    CHECK_STATUS(hf_open(conf_url(), &opts, &none, &t_err), HF_INVALID);
+    CHECK(strstr(t_err.text, "reserved"));
+    opts.reserved = 0;
+    opts.log_level = (hf_log_level)(HF_LOG_DEBUG + 1);
+    CHECK_STATUS(hf_open(conf_url(), &opts, &none, &t_err), HF_INVALID);
+    CHECK(strstr(t_err.text, "log_level"));
+    opts.log_level = HF_LOG_DEBUG;
     memset(note, 'n', sizeof(note));
     note[HF_NOTE_MAX + 1] = 0;
     opts.note = note;
