@@ -447,8 +447,14 @@ hf_lock *rt_lock(hf_client *client, const char *key, int64_t wait_ms,
 void rt_check_refused(const char *url, hf_status want, const char *word)
 {
     hf_client *client = NULL;
+    const char *rest;
+    size_t len;
 
     CHECK_STATUS(hf_open(url, NULL, &client, &t_err), want);
+    rest = strstr(t_err.text, ": ");
+    len = rest ? (size_t)(rest - t_err.text) + 2 : 0;
+    if (rest && !strncmp(rest + 2, t_err.text, len)) /* who it was */
+        t_fail(__FILE__, __LINE__, "it is named twice: %s", t_err.text);
     if (!strstr(t_err.text, word))
         t_fail(__FILE__, __LINE__, "'%s' is not in: %s", word, t_err.text);
     CHECK(!strstr(t_err.text, "s3cret"));

@@ -146,16 +146,19 @@ hf_status redis_error_from_reply(const char *who, const redisReply *reply,
     const char *word = error_word(reply->str);
     int i = error_known(word);
     char text[128];
+    hf_status st;
 
     hfi_quote(text, sizeof(text), word);
     if (i < 0)
-        return hfi_fail(err, HF_PROTOCOL, "%s: %s", who, text);
-    return hfi_fail(err, redis_errors[i].st, "%s: %s: %s", who,
-                    redis_errors[i].hint, text);
+        st = hfi_fail(err, HF_PROTOCOL, "%s", text);
+    else
+        st = hfi_fail(err, redis_errors[i].st, "%s: %s", redis_errors[i].hint,
+                      text);
+    return who ? hfi_wrap(err, st, "%s", who) : st;
 }
 
-hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
-                      struct hf_error *err)
+hf_status redis_error_bare(struct redis_conn *rc, const redisReply *reply,
+                           struct hf_error *err)
 {
     const char *word = error_word(reply->str);
     int i = error_known(word);
@@ -169,7 +172,15 @@ hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
         atomic_store(&rc->cluster->asked_at, hfi_now());
     if (rc->cluster && error_is_elsewhere(word))
         rc->cluster->stale(rc);
-    return redis_error_from_reply(rc->base.endpoint, reply, err);
+    return redis_error_from_reply(NULL, reply, err);
+}
+
+hf_status redis_error(struct redis_conn *rc, const redisReply *reply,
+                      struct hf_error *err)
+{
+    hf_status st = redis_error_bare(rc, reply, err);
+
+    return hfi_wrap(err, st, "%s", rc->base.endpoint);
 }
 
 hf_status redis_command(struct redis_conn *rc, struct hfi_mux *mux, int argc,

@@ -28,7 +28,7 @@ hf_status redis_handshake_reply(struct redis_conn *rc, struct mux_link *link,
     hf_status st = hfi_mux_receive(link, reply, deadline, err);
 
     if (!st && (*reply)->type == REDIS_REPLY_ERROR) {
-        st = redis_error(rc, *reply, err);
+        st = redis_error_bare(rc, *reply, err);
         freeReplyObject(*reply);
         *reply = NULL;
     }
@@ -152,8 +152,7 @@ static hf_status handshake_role(struct redis_conn *rc, struct mux_link *link,
                 !reply->element[0]->str ||
                 strcmp(reply->element[0]->str, "master") != 0)) {
         atomic_fetch_add(&rc->follow.first, 1);
-        st = hfi_fail(err, HF_UNAVAILABLE, "%s: it is not the master (yet)",
-                      rc->base.endpoint);
+        st = hfi_fail(err, HF_UNAVAILABLE, "it is not the master (yet)");
     }
     if (reply)
         freeReplyObject(reply);

@@ -273,10 +273,15 @@ hf_status redis_bad_reply(struct redis_conn *, struct hf_error *);
 /* The status that an error reply stands for. */
 hf_status redis_error(struct redis_conn *, const redisReply *,
                       struct hf_error *);
+
+/* The same without the name of the server.  While a link is opened, by redis_find()
+ * and by a handshake, no error names it: whoever wanted the link does. */
+hf_status redis_error_bare(struct redis_conn *, const redisReply *,
+                           struct hf_error *);
 bool redis_is_noscript(const redisReply *);
 
 /* The same for another than the server of this client: `who` begins the
- * message. */
+ * message, if given. */
 hf_status redis_error_from_reply(const char *who, const redisReply *,
                                  struct hf_error *);
 

@@ -118,6 +118,13 @@ static void renew_add(struct renew_round *round, struct renew_part *part,
                    whole);
 }
 
+/* An error of a link does not say whose it is. */
+static hf_status renew_named(struct redis_conn *rc, hf_status st,
+                             struct hf_error *err)
+{
+    return st ? hfi_wrap(err, st, "%s", rc->base.endpoint) : HF_OK;
+}
+
 static void renew_begin(struct redis_conn *rc, struct renew_part *part,
                         int64_t deadline, struct hf_error *err)
 {
@@ -129,9 +136,12 @@ static void renew_begin(struct redis_conn *rc, struct renew_part *part,
         part->st = hfi_fail(err, HF_UNAVAILABLE, "%s: a node is silent",
                             rc->base.endpoint);
     else
-        part->st = hfi_mux_begin_first(
-            part->mux, &part->call, part->batch.bytes, part->batch.len,
-            part->batch.count, part->replies, deadline, err);
+        part->st = renew_named(
+            rc,
+            hfi_mux_begin_first(part->mux, &part->call, part->batch.bytes,
+                                part->batch.len, part->batch.count,
+                                part->replies, deadline, err),
+            err);
 }
 
 /* Send all parts, then wait for each: first to those who are connected, since
@@ -151,7 +161,8 @@ static void renew_send(struct redis_conn *rc, struct renew_part *parts,
         if (!parts[i].st) {
             if (!hfi_left_ms(deadline)) /* We are late; it may be here. */
                 hfi_mux_advance(&parts[i].call, true);
-            parts[i].st = hfi_mux_finish(&parts[i].call, deadline, err);
+            parts[i].st = renew_named(
+                rc, hfi_mux_finish(&parts[i].call, deadline, err), err);
         }
         if (parts[i].st)
             redis_doubt(rc, parts[i].mux);

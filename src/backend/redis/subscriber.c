@@ -198,7 +198,7 @@ static hf_status sub_subscribe(struct redis_sub *sub, struct mux_link *link,
     if (reply->type == REDIS_REPLY_ERROR)
         st = redis_redirect(rc, reply, &ask)
                  ? hfi_fail(err, HF_UNAVAILABLE, "its slot has moved")
-                 : redis_error(rc, reply, err);
+                 : redis_error_bare(rc, reply, err);
     freeReplyObject(reply);
     if (sharded &&
         (st == HF_UNSUPPORTED || (st == HF_DENIED && !rc->cluster))) {
@@ -291,7 +291,9 @@ static hf_status sub_add(struct redis_sub *sub, int slot, int64_t deadline,
         hfi_wake_all(&sub->rc->base);
     if (link && fresh)
         hfi_poll_fd_changed(&sub->rc->base);
-    return broken && !st ? hfi_fail(err, HF_UNAVAILABLE, "no answer") : st;
+    if (broken && !st)
+        st = hfi_fail(err, HF_UNAVAILABLE, "no answer");
+    return st ? hfi_wrap(err, st, "%s", sub->rc->base.endpoint) : HF_OK;
 }
 
 static bool sub_is_subscribed(const struct redis_sub *sub, int slot)
