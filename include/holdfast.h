@@ -365,9 +365,10 @@ struct hf_lock_opts {
  * once, -1 wait for ever, n at most n ms, and where the service does not answer
  * up to a second more, for what was sent.  On HF_OK the lock is held, and kept
  * by the keeper unless HF_MANUAL is set.  On any other status nothing of this
- * call stays in the service; where the service does not answer, what may be
- * there is being removed in the background, and after HF_UNCERTAIN that may be
- * the lock.  HF_TIMEOUT is also the answer when max_tries is used up. */
+ * call stays in the service but, where a try had no answer, a mark that refuses
+ * it if it arrives late; that ends by itself and is in nobody's way.  Where the
+ * service does not answer, what may be there is being removed in the background,
+ * and after HF_UNCERTAIN that may be the lock.  HF_TIMEOUT is also the answer when max_tries is used up. */
 HF_CHECK hf_status hf_acquire(hf_client *client, const char *key,
                               int64_t wait_ms, const struct hf_lock_opts *opts,
                               hf_lock **ret, struct hf_error *err);
@@ -395,7 +396,9 @@ hf_status hf_release(hf_lock *lock, struct hf_error *err);
  * background.  If `ret` is not NULL an HF_ANSWERED event tells what
  * hf_release() would have returned; *ret is its request, or NULL if there is no
  * memory for one: then the lock is released all the same, and no event comes.
- * hf_request_cancel() has no effect on it. */
+ * hf_request_cancel() has no effect on it.  Each request is limited by
+ * timeout_ms, and a few are under way at a time: where the service is silent and
+ * many releases wait, the event may take until the lease is over. */
 typedef struct hf_request hf_request;
 void hf_release_start(hf_lock *lock, void *user, hf_request **ret);
 
@@ -440,8 +443,10 @@ HF_CHECK hf_status hf_downgrade(hf_lock *lock, struct hf_error *err);
 
 /* Let the waiter of that token, owner id or note be the next: it becomes the
  * first in the queue.  The lock stays ours until hf_release(), and then passes
- * to it.  HF_INVALID if nobody of that name waits, HF_UNSUPPORTED where the
- * service cannot do it. */
+ * to it; one that can share it with us has it at once.  HF_INVALID if nobody of
+ * that name waits: the service knows those whom hf_waiters() tells, so of several
+ * in another client that wait as one only the first can be named.
+ * HF_UNSUPPORTED where the service cannot do it. */
 HF_CHECK hf_status hf_transfer(hf_lock *lock, const char *heir,
                                struct hf_error *err);
 
@@ -649,7 +654,8 @@ HF_CHECK hf_status hf_acquire_all_start(hf_client *client,
 /* hf_inspect(), hf_check() and hf_list() without waiting.  HF_ANSWERED tells the
  * end, and error.status how it went; the request is gone with that event.
  * `*ret` is written when the event is taken, if its status is HF_OK, and must be
- * there until then. */
+ * there until then.  Where the service is silent the event may take twice
+ * timeout_ms: a request may wait that long for its turn. */
 HF_CHECK hf_status hf_inspect_start(hf_client *client, const char *key,
                                     struct hf_info *ret, void *user,
                                     hf_request **request, struct hf_error *err);
@@ -662,7 +668,8 @@ HF_CHECK hf_status hf_list_start(hf_client *client, const char *prefix,
 
 /* What a listing has found, one by one, after HF_ANSWERED with HF_OK; after any
  * other status its request is gone.  False: there is no more, and the request
- * is gone.  hf_list_end() ends it earlier, hf_close() at the latest. */
+ * is gone; or ret->size is no struct's, and nothing has happened.  hf_list_end()
+ * ends it earlier, hf_close() at the latest. */
 bool hf_list_next(hf_request *request, struct hf_change *ret);
 void hf_list_end(hf_request *request);
 
@@ -745,7 +752,7 @@ HF_CHECK hf_status hf_observe_start(hf_client *client, const char *key,
                                     hf_observer **ret, struct hf_error *err);
 
 /* Take the next change, with what is known of its key by now; false if there is
- * none.  Never blocks.  Call it until it is false. */
+ * none, or ret->size is no struct's.  Never blocks.  Call it until it is false. */
 bool hf_observer_next(hf_observer *observer, struct hf_change *ret);
 
 /* End the observer.  Never waits.  After hf_close() it is still yours to stop,
