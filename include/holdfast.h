@@ -368,7 +368,8 @@ struct hf_lock_opts {
  * call stays in the service but, where a try had no answer, a mark that refuses
  * it if it arrives late; that ends by itself and is in nobody's way.  Where the
  * service does not answer, what may be there is being removed in the background,
- * and after HF_UNCERTAIN that may be the lock.  HF_TIMEOUT is also the answer when max_tries is used up. */
+ * and after HF_UNCERTAIN that may be the lock.  HF_TIMEOUT is also the answer
+ * when max_tries is used up. */
 HF_CHECK hf_status hf_acquire(hf_client *client, const char *key,
                               int64_t wait_ms, const struct hf_lock_opts *opts,
                               hf_lock **ret, struct hf_error *err);
@@ -752,7 +753,8 @@ HF_CHECK hf_status hf_observe_start(hf_client *client, const char *key,
                                     hf_observer **ret, struct hf_error *err);
 
 /* Take the next change, with what is known of its key by now; false if there is
- * none, or ret->size is no struct's.  Never blocks.  Call it until it is false. */
+ * none, or ret->size is no struct's.  Never blocks.  Call it until it is
+ * false. */
 bool hf_observer_next(hf_observer *observer, struct hf_change *ret);
 
 /* End the observer.  Never waits.  After hf_close() it is still yours to stop,
