@@ -68,10 +68,10 @@ void top_say(const char *text)
 }
 
 /* The same on the last line of the screen. */
-static void top_tell(struct top *top, const char *text)
+static void top_tell(char ret[512], const char *text)
 {
-    snprintf(top->message, sizeof(top->message), "%s", text);
-    cli_mask(top->message, false);
+    snprintf(ret, 512, "%s", text);
+    cli_mask(ret, false);
 }
 
 static int top_wrong(const char *text)
@@ -130,7 +130,7 @@ static void top_list_start(struct top *top, struct top_listing *list)
     list->used = top_used();
     if (hf_list_start(list->client, top->prefix, NULL, &list->request, &err)) {
         list->request = NULL;
-        top_tell(top, err.text);
+        top_tell(top->trouble, err.text);
     }
 }
 
@@ -168,7 +168,7 @@ static void top_listed(struct top *top, struct top_listing *list,
 
     list->request = NULL;
     if (event->error.status) {
-        top_tell(top, event->error.text);
+        top_tell(top->trouble, event->error.text);
         return;
     }
     while (hf_list_next(event->request, &change))
@@ -183,7 +183,7 @@ static void top_listed(struct top *top, struct top_listing *list,
         list->next_at = next;
     if (top->view == VIEW_DETAILS)
         job_start(JOB_LOOK, top->chosen, 0);
-    top->message[0] = '\0';
+    top->message[0] = top->trouble[0] = '\0';
     top_describe(top, list->client);
 }
 
@@ -243,6 +243,7 @@ static void top_ask(struct top *top)
     if (!info)
         return;
     top->asking = true;
+    top->asked = false;
     snprintf(top->ask_key, sizeof(top->ask_key), "%s", key);
     top->ask_fence = info->fence;
     snprintf(top->ask_who, sizeof(top->ask_who), "%s",
@@ -362,10 +363,10 @@ static void top_jobs(struct top *top, struct top_listing *list)
         return;
     }
     if (job.st)
-        top_tell(top, job.err.text);
+        top_tell(top->message, job.err.text);
     else
         snprintf(top->message, sizeof(top->message),
-                 "broke '%.200s', fence %" PRIu64, job.key, job.fence);
+                 "broke fence %" PRIu64 " of '%.200s'", job.fence, job.key);
     list->next_at = cli_now() + 500; /* so that it can be read */
 }
 
@@ -395,7 +396,11 @@ static bool top_turn(struct top *top, struct top_listing *list, int signals)
     int key;
 
     top_list_start(top, list);
-    screen_draw(top);
+    if (!screen_draw(top))
+        top->asking = false; /* ask.c (1) */
+    if (top->asking && !top->asked)
+        flushinp(); /* ask.c (2) */
+    top->asked = top->asking;
     poll(fds, 4, top->interval < 200 ? (int)top->interval : 200);
     while (read(signals, &info, sizeof(info)) == sizeof(info)) {
         if (info.ssi_signo == SIGWINCH) {
@@ -409,7 +414,7 @@ static bool top_turn(struct top *top, struct top_listing *list, int signals)
         return false; /* the terminal is gone */
     top_events(top, list);
     top_jobs(top, list);
-    while ((key = getch()) != ERR)
+    while (top->asking == top->asked && (key = getch()) != ERR)
         if (!top_key(top, list, key))
             return false;
     return true;
@@ -431,7 +436,7 @@ static int top_screen(struct top *top, hf_client *client)
         return CLI_FAILED;
     }
     top_describe(top, client);
-    snprintf(top->message, sizeof(top->message), "asking the service...");
+    snprintf(top->trouble, sizeof(top->trouble), "asking the service...");
     while (top_turn(top, &list, signals))
         continue;
     terminal_end();

@@ -49,6 +49,37 @@ static int screen_char(const char **at, cchar_t *ret)
     return wcwidth(wide[0]);
 }
 
+/* The end of what fits into `width` columns, and how many of them it takes. */
+const char *screen_fit(const char *text, int width, int *used)
+{
+    const char *at = text, *end;
+    int columns, sum = 0;
+    cchar_t one;
+
+    for (; *at; at = end, sum += columns) {
+        end = at;
+        columns = screen_char(&end, &one);
+        if (columns > width - sum)
+            break;
+    }
+    if (used)
+        *used = sum;
+    return at;
+}
+
+/* What begins behind the first `width` columns, or one more where a character is in
+ * both. */
+const char *screen_behind(const char *text, int width)
+{
+    int used;
+    const char *at = screen_fit(text, width, &used);
+    cchar_t one;
+
+    if (used < width && *at)
+        screen_char(&at, &one);
+    return at;
+}
+
 /* Draw text in `width` columns from x on, and blanks behind it. */
 void screen_text(int y, int x, int width, const char *raw)
 {
@@ -202,9 +233,8 @@ static void screen_head(const struct top *top)
 
 /* What does not fit goes without the name of the service, which the first line
  * has: of Redlock that alone may be longer than the line. */
-static const char *screen_message(const struct top *top)
+static const char *screen_message(const struct top *top, const char *text)
 {
-    const char *text = top->message;
     size_t len = strlen(top->endpoint);
 
     if (strlen(text) < (size_t)COLS || !len)
@@ -218,33 +248,34 @@ static void screen_foot(const struct top *top)
 {
     char line[2048];
 
-    if (top->asking)
-        snprintf(line, sizeof(line),
-                 "break '%.200s', fence %" PRIu64 ", held by %s? y/n",
-                 top->ask_key, top->ask_fence, top->ask_who);
-    else if (top->filtering)
+    if (top->asking) {
+        attron(A_BOLD | screen_colour(PAIR_RED));
+        ask_draw(top);
+        attroff(A_BOLD | screen_colour(PAIR_RED));
+        return;
+    }
+    if (top->filtering)
         snprintf(line, sizeof(line), "filter: %s_  (Enter, Esc)",
                  top->table.filter);
-    else if (top->message[0])
-        snprintf(line, sizeof(line), "%s", screen_message(top));
+    else if (top->message[0] || top->trouble[0])
+        snprintf(
+            line, sizeof(line), "%s",
+            screen_message(top, top->message[0] ? top->message : top->trouble));
     else if (top->view == VIEW_DETAILS)
         snprintf(line, sizeof(line), "q back  arrows choose  b break");
     else
         snprintf(line, sizeof(line),
                  "q quit  s sort  / filter  Enter details  b break  p pause");
-    if (top->asking)
-        attron(A_BOLD | screen_colour(PAIR_RED));
     screen_text(LINES - 1, 0, COLS - 1, line);
-    attroff(A_BOLD | screen_colour(PAIR_RED));
 }
 
-void screen_draw(struct top *top)
+bool screen_draw(struct top *top)
 {
     if (LINES < 4 || COLS < 44) {
         erase();
         mvaddnstr(0, 0, "too small", COLS);
         refresh();
-        return;
+        return false;
     }
     screen_head(top);
     if (top->view == VIEW_DETAILS)
@@ -253,4 +284,5 @@ void screen_draw(struct top *top)
         screen_list(top);
     screen_foot(top);
     refresh();
+    return true;
 }

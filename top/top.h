@@ -7,6 +7,7 @@
  *   table.c    what is known of the locks, sorted and filtered
  *   job.c      calls that may wait for the service, in a thread of their own
  *   screen.c   what is drawn: the list
+ *   ask.c      the question whether a lock shall be broken
  *   details.c  one lock: all its holders, and the queue behind them
  *   terminal.c the terminal: begin, end, and back as it was after a crash
  */
@@ -88,12 +89,14 @@ struct top {
     bool paused;
     bool filtering; /* the filter is being typed */
     bool asking;    /* shall this be broken?  Listings do not change it: */
+    bool asked;     /* the question was drawn */
     bool breaking;  /* yes; when the look that is under way has ended */
     char ask_key[HF_KEY_MAX + 1];
     uint64_t ask_fence;
     char ask_who[HF_NOTE_MAX + 1];
-    char message[512];
-    int64_t lease; /* of a lock that asks for none */
+    char message[512]; /* until a key is pressed */
+    char trouble[512]; /* until the service answers */
+    int64_t lease;     /* of a lock that asks for none */
     int64_t interval;
     bool paced; /* nobody has said how often to list */
 };
@@ -110,11 +113,16 @@ void terminal_resize(void); /* it has another size */
 void terminal_end(void);
 
 /* screen.c */
-void screen_draw(struct top *top);
-size_t screen_rows(void); /* of the list */
+bool screen_draw(struct top *top); /* false: there is no room */
+size_t screen_rows(void);          /* of the list */
 void screen_text(int y, int x, int width, const char *raw);
 void screen_name(int y, int x, int width, const char *raw);
 const char *screen_who(const char *note, const char *owner);
+const char *screen_fit(const char *text, int width, int *used);
+const char *screen_behind(const char *text, int width);
+
+/* ask.c */
+void ask_draw(const struct top *top);
 
 /* details.c */
 void details_draw(const struct top *top);

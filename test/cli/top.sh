@@ -98,6 +98,37 @@ press y
 wait $one
 is 'y breaks it' 79 $?
 
+# It shows what it asks for, however long that is, and only what comes behind it is
+# an answer.
+long=app/$(printf '%0100d' 1 | tr 01 xA)$(printf '%090d' 0 | tr 0 y)/end
+"$hf" run --note "from $(printf '%0100d' 0) to" "$long" -- sleep 1000 &
+one=$!
+until_true shows 'app/xxxx'
+press b
+until_true shows "^break fence $(fence "$long")? y/n"
+ok 'the question about a long key shows the fence'
+shows '^held by: from 000.*000\.\.\.000.* to$'
+ok 'and the holder'
+is 'and all of the key' "key: $long" "$(screen | sed -n '/^key: /,$p' | tr -d '\n')"
+mux resize-window -t top -x 44 -y 4
+until_true shows "^key, shortened: app/xxx.*\.\.\..*yyy/end"
+shows "^break fence $(fence "$long")? y/n"
+ok 'its ends where there is no room for more'
+mux resize-window -t top -x 20 -y 4
+until_true shows 'too small'
+mux resize-window -t top -x 80 -y 24
+until_true shows 'q quit'
+ok 'a question that cannot be shown is none'
+press -l by
+until_true shows 'y/n'
+alive $one && [ "$("$hf" status --json "$long" | grep -c '"broken": false')" = 1 ]
+ok 'what was typed before it could be read is no answer'
+press n
+until_true shows 'q quit'
+kill $one
+wait $one
+until_true gone 'app/xxxx'
+
 # The question stands for what it asked, whatever happens meanwhile.
 "$hf" run --note older app/older -- sleep 1000 &
 older=$!
@@ -221,6 +252,10 @@ if command -v redis-server >/dev/null && redis_start; then
     ok 'a service that is away leaves the table as it was'
     shows "127.0.0.1:$port: "
     ok 'and the last line says what is wrong'
+    press s
+    until_true shows 'by lease left'
+    screen | sed -n 24p | grep -q "127.0.0.1:$port: "
+    ok 'which no key removes'
     kill $holder
     wait $holder
     redis_serve "$port"
