@@ -1,28 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * http.c - the listener: who may ask, and who answers.
+ * http.c - the listener, and who answers.
  *
  *   GET  /             the page; it has no data, so it needs no token
  *   GET  /events       the table and its changes (stream.c)
  *   GET  /api/locks    the table, once
  *   GET  /api/holders  ?service=N&key=K: every holder of one lock, and
  *                      who waits for it
- *   POST /api/break    ?service=N&key=K&fence=F, with --allow-break
+ *   POST /api/break    ?run=R&service=N&endpoint=E&key=K&fence=F, with
+ *                      --allow-break
  *   GET  /metrics      for Prometheus
  *   GET  /healthz      200 if every service answers, else 503
  *
- * INVARIANTS
- *  (1) A request whose Host is not one of our names is refused, so that a page
- *      of another site whose name leads here (DNS rebinding) reads nothing.
- *  (2) With a token, everything wants it, compared in constant time, but the page
- *      and /healthz, which tells one bit to those who watch over servers.
- *  (3) A break wants a header that no other site can send without asking first
- *      (X-Holdfast), and no Origin but our own, so no other site can cause one.
- *  (4) Connections, their memory and their time are limited: one on which
- *      nothing moves is closed after HTTP_QUIET_S, and of those that are slow
- *      none keeps others out (door.c).
- *  (5) A request that a proxy may read in another way than we do, with two Hosts
- *      or lengths or a blank in the name of a header, is refused.
+ * Who may ask is decided in gate.c.
+ *
+ * INVARIANT  Connections, their memory and their time are limited: one on which
+ * nothing moves is closed after HTTP_QUIET_S, and of those that are slow none keeps
+ * others out (door.c).
  */
 #include "serve.h"
 
@@ -67,107 +61,6 @@ static struct http_answer http_text(unsigned status, const char *type,
 static struct http_answer http_refuse(unsigned status, const char *text)
 {
     return http_text(status, "text/plain; charset=utf-8", text, strlen(text));
-}
-
-/* ---- who may ask --------------------------------------------------------- */
-
-/* Does "name", "name:port" or "[address]:port" name `host`? */
-static bool http_is_host(const char *value, const char *host)
-{
-    size_t len = strlen(host);
-
-    return !strncasecmp(value, host, len) &&
-           (!value[len] ||
-            (value[len] == ':' &&
-             strspn(value + len + 1, "0123456789") == strlen(value + len + 1)));
-}
-
-struct http_heads {
-    int hosts, lengths;
-    bool blank;
-};
-
-static enum MHD_Result http_head(void *cls, enum MHD_ValueKind kind,
-                                 const char *name, const char *value)
-{
-    struct http_heads *heads = cls;
-
-    (void)kind, (void)value;
-    heads->hosts += !strcasecmp(name, MHD_HTTP_HEADER_HOST);
-    heads->lengths += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    heads->blank = heads->blank || !*name || strpbrk(name, " \t");
-    return MHD_YES;
-}
-
-/* (5) */
-static bool http_heads_ok(struct MHD_Connection *connection)
-{
-    struct http_heads heads = {0};
-
-    MHD_get_connection_values(connection, MHD_HEADER_KIND, http_head, &heads);
-    return heads.hosts <= 1 && heads.lengths <= 1 && !heads.blank;
-}
-
-static bool http_host_ok(struct MHD_Connection *connection)
-{
-    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
-                                                   MHD_HTTP_HEADER_HOST);
-    char own[256];
-
-    if (!host)
-        return false;
-    if (http_opts->loopback &&
-        (http_is_host(host, "localhost") || http_is_host(host, "127.0.0.1") ||
-         http_is_host(host, "[::1]")))
-        return true;
-    snprintf(own, sizeof(own), "%.*s",
-             (int)(strrchr(http_opts->listen, ':') - http_opts->listen),
-             http_opts->listen);
-    if (http_is_host(host, own))
-        return true;
-    for (int i = 0; i < http_opts->nhosts; i++)
-        if (http_is_host(host, http_opts->hosts[i]))
-            return true;
-    return false;
-}
-
-static bool http_token_ok(struct MHD_Connection *connection)
-{
-    static const char bearer[] = "Bearer ";
-    const char *value = MHD_lookup_connection_value(
-        connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    size_t len, i;
-    volatile unsigned char differ = 0;
-
-    if (!http_opts->token)
-        return true;
-    if (!value || strncasecmp(value, bearer, sizeof(bearer) - 1))
-        return false;
-    value += sizeof(bearer) - 1;
-    len = strlen(http_opts->token);
-    if (strlen(value) != len)
-        return false;
-    for (i = 0; i < len; i++)
-        differ |= (unsigned char)(value[i] ^ http_opts->token[i]);
-    return !differ;
-}
-
-/* (3) */
-static bool http_own_origin(struct MHD_Connection *connection)
-{
-    const char *origin = MHD_lookup_connection_value(
-        connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
-    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
-                                                   MHD_HTTP_HEADER_HOST);
-    const char *mark =
-        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "X-Holdfast");
-
-    if (!mark || strcmp(mark, "break") || !host)
-        return false;
-    if (!origin)
-        return true;
-    origin = strstr(origin, "://");
-    return origin && !strcasecmp(origin + 3, host);
 }
 
 /* ---- who answers --------------------------------------------------------- */
@@ -294,14 +187,19 @@ static struct http_answer http_act(struct MHD_Connection *connection,
     if (breaks && !http_opts->allow_break)
         return http_refuse(MHD_HTTP_FORBIDDEN,
                            "start holdfast serve with --allow-break\n");
-    if (breaks && !http_own_origin(connection))
+    if (breaks && !serve_gate_origin(connection))
         return http_refuse(MHD_HTTP_FORBIDDEN,
                            "this request does not come from our page\n");
     if (!key || !http_number(http_query(connection, "service"), &service) ||
         service >= (uint64_t)http_opts->services ||
-        (breaks && !http_number(http_query(connection, "fence"), &fence)))
+        (breaks &&
+         (!http_number(http_query(connection, "fence"), &fence) || fence == 0)))
         return http_refuse(MHD_HTTP_BAD_REQUEST,
                            "service, key or fence is missing or wrong\n");
+    if (!serve_gate_service(connection, (int)service, breaks))
+        return http_refuse(MHD_HTTP_CONFLICT,
+                           "this is not the service that was shown: look "
+                           "again\n");
     act = serve_act_new(connection, (int)service, key, fence, breaks);
     if (act) {
         *state = act; /* Otherwise this request is still to be answered. */
@@ -317,9 +215,9 @@ static struct http_answer http_route(struct MHD_Connection *connection,
 {
     bool get = !strcmp(method, MHD_HTTP_METHOD_GET);
 
-    if (!http_heads_ok(connection))
+    if (!serve_gate_heads(connection))
         return http_refuse(MHD_HTTP_BAD_REQUEST, "malformed headers\n");
-    if (!http_host_ok(connection))
+    if (!serve_gate_host(connection, http_opts))
         return http_refuse(MHD_HTTP_MISDIRECTED_REQUEST,
                            "unknown host name; see --host in "
                            "holdfast-serve(1)\n");
@@ -327,7 +225,7 @@ static struct http_answer http_route(struct MHD_Connection *connection,
         return http_page();
     if (get && !strcmp(path, "/healthz"))
         return http_health();
-    if (!http_token_ok(connection))
+    if (!serve_gate_token(connection, http_opts))
         return http_refuse(MHD_HTTP_UNAUTHORIZED, "a token is needed\n");
     if (get && !strcmp(path, "/events")) {
         struct http_answer ret = {

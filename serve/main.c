@@ -46,6 +46,10 @@ int main(int argc, char **argv)
     sigaddset(&ends, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* Threads inherit it. */
     serve_table_init(opts.services);
+    if (!serve_run_init()) {
+        fputs("holdfast-serve: there is no randomness\n", stderr);
+        return 71;
+    }
     st = serve_watch_start(&opts);
     if (!st)
         st = serve_http_start(&opts);

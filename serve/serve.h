@@ -8,7 +8,8 @@
  *   table.c    every lock that was seen, in order of its last change
  *   lease.c    what is known of one lock's times
  *   json.c     a lock, an event and the figures as JSON
- *   http.c     the listener: who may ask, and who answers
+ *   http.c     the listener, and who answers
+ *   gate.c     who may ask
  *   door.c     who is connected, and who has to go
  *   snapshot.c the table as one text, which its readers share
  *   stream.c   Server-Sent Events: the table, then each change of it
@@ -24,7 +25,10 @@
  *      SERVE_ACTS run at once for each service.
  *  (3) Keys, notes and owner ids are hostile.  They leave as JSON or as escaped
  *      label values, never as HTML.
- *  (4) Memory is bounded: keys, events, connections and what is kept of a
+ *  (4) A break hits what was shown.  The number of a service means another one when
+ *      this program is started again with other options, and so the request says
+ *      of which run it is the number, and which endpoint it had.
+ *  (5) Memory is bounded: keys, events, connections and what is kept of a
  *      connection each have a limit.
  *
  * LOCKING  `mu` of the table guards the table.  It is held for arithmetic and
@@ -218,6 +222,22 @@ void serve_door_end(void **context);
 void serve_door_asks(struct MHD_Connection *connection);
 void serve_door_reads(struct MHD_Connection *connection, bool stream);
 void serve_door_tick(void); /* close those whose request takes too long */
+
+/* ---- gate.c -------------------------------------------------------------- */
+
+/* This run of the program, which no other one is called: only here a service is
+ * its place in the command line. */
+extern char serve_run[33];
+bool serve_run_init(void);
+
+bool serve_gate_heads(struct MHD_Connection *connection);
+bool serve_gate_host(struct MHD_Connection *connection,
+                     const struct serve_opts *opts);
+bool serve_gate_token(struct MHD_Connection *connection,
+                      const struct serve_opts *opts);
+bool serve_gate_origin(struct MHD_Connection *connection);
+bool serve_gate_service(struct MHD_Connection *connection, int service,
+                        bool breaks);
 
 /* ---- http.c -------------------------------------------------------------- */
 

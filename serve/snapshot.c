@@ -54,8 +54,8 @@ static void snapshot_locks(FILE *out, bool allow_break)
         serve_json_lock(out, lock, now);
         more = true;
     }
-    fprintf(out, "],\"not_shown\":%zu,\"allow_break\":%s}\n",
-            serve_table_not_shown(), allow_break ? "true" : "false");
+    fprintf(out, "],\"not_shown\":%zu,\"allow_break\":%s,\"run\":\"%s\"}\n",
+            serve_table_not_shown(), allow_break ? "true" : "false", serve_run);
     pthread_mutex_unlock(&serve_table.mu);
 }
 

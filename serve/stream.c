@@ -134,16 +134,16 @@ static bool stream_fill(struct stream *s)
         s->lease = serve_table.lease; /* The locks are told with it. */
     if (serve_table.version > s->version || serve_table.lease > s->lease ||
         !s->begun) {
-        fprintf(out, "data: {%s",
-                s->begun || s->version ? ""
-                : s->allow_break       ? "\"reset\":true,\"allow_break\":true,"
-                                       : "\"reset\":true,");
+        fputs("data: {", out);
+        if (!s->begun && !s->version)
+            fprintf(out, "\"reset\":true,%s",
+                    s->allow_break ? "\"allow_break\":true," : "");
         stream_locks(out, s, &upto);
         stream_leases(out, s);
         stream_events(out, s, upto);
         fputs(",\"services\":", out);
         serve_json_services(out);
-        fputs("}\n\n", out);
+        fprintf(out, ",\"run\":\"%s\"}\n\n", serve_run);
         s->version = upto;
         s->begun = s->begun || upto == serve_table.version;
     } else if (serve_now() - s->spoke >= STREAM_QUIET) {

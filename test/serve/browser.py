@@ -257,6 +257,36 @@ def breaks():
     box.send_keys(" ", Keys.BACKSPACE)
 
 
+def stale_question():
+    """A question that was asked of one run of the server is not answered by another."""
+    second = "sqlite:%s/b.db" % tmp
+    holders = [start(HOLDFAST, "run", "-u", which, "same", "--", "sh", "-c", "echo; cat")[0] for which in (url, second)]
+    first, address = serve("-u", second, "--allow-break")
+    page.get(address)
+    page.find_element(By.ID, "filter").send_keys("same")
+    check(eventually(lambda: len(rows()) == 2), "two services have the same key", keys())
+    row = next(row for row in rows() if "locks.db" in row.text)
+    row.click()
+    eventually(lambda: page.find_element(By.ID, "break").is_displayed())
+    page.find_element(By.ID, "break").click()
+    check("/locks.db" in text("#askwhat"), "it asks of the first", text("#askwhat"))
+    port = address.rstrip("/").rsplit(":", 1)[-1]
+    stop(first)
+    other, _ = start(HOLDFAST, "serve", "-u", second, "-u", url, "-l", "127.0.0.1:" + port, "--allow-break")
+    check(eventually(lambda: text("#state") == "live" and "started again" in text("#asksaid")), "a new run is told", text("#asksaid"))
+    check(not page.find_element(By.ID, "askyes").is_enabled(), "and the question has no yes")
+    page.execute_script("const yes = document.getElementById('askyes'); yes.disabled = false; yes.click()")
+    check(eventually(lambda: "not the service that was shown" in text("#asksaid")), "nor is a yes heard", text("#asksaid"))
+    for which in (url, second):
+        said = subprocess.run([HOLDFAST, "status", "-u", which, "--json", "same"], capture_output=True, text=True).stdout
+        check('"broken": false' in said and '"held": true' in said, "what has the number of what was shown is not broken", said)
+    page.find_element(By.ID, "askno").click()
+    check(text("#what") == "Details", "and nothing is chosen", text("#what"))
+    stop(other)
+    for holder in holders:
+        stop(holder)
+
+
 def leases():
     """What has run off since the service was asked is no alarm; what had run off then is."""
     for left, seen, kept, cls in ((7000, 14000, False, "fill"), (7000, 0, False, "fill bad"), (14000, 0, False, "fill warn"),
@@ -366,6 +396,7 @@ try:
     here = page.current_url
     page.set_window_size(1280, 800)
     logs_in()
+    stale_question()
     two_services()
     page.get(here)
     holder.stdin.close()

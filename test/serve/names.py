@@ -79,9 +79,10 @@ def get(address):
     return urllib.request.urlopen(address, timeout=60).read().decode()
 
 
-def broken(address, lock):
+def broken(address, table, lock):
     """The status of a break of what the table names."""
-    query = urllib.parse.urlencode({"service": 0, "fence": lock["fence"], "key": back(lock["key"])})
+    query = urllib.parse.urlencode({"run": table["run"], "service": 0, "endpoint": table["services"][0]["endpoint"],
+                                    "fence": lock["fence"], "key": back(lock["key"])})
     request = urllib.request.Request(address + "api/break?" + query, method="POST", headers={"X-Holdfast": "break"})
     return urllib.request.urlopen(request, timeout=60).status
 
@@ -106,13 +107,14 @@ def main():
     locks = []
     end = time.monotonic() + 60
     while len(locks) < len(KEYS) and time.monotonic() < end:
-        locks = json.loads(get(address + "api/locks"))["locks"]
+        table = json.loads(get(address + "api/locks"))
+        locks = table["locks"]
     agrees("/api/locks", lambda: locks)
     labels = re.findall(r'^holdfast_lock_age_seconds\{.*,key="(.*)"\}', get(address + "metrics"), re.M)
     check(len(labels) == len(set(labels)) == len(KEYS), "/metrics has a series for each", labels)
     for key in (b"\xff", b"\\xff", b"\\\n"):
         lock = next(lock for lock in locks if back(lock["key"]) == key)
-        check(broken(address, lock) == 200 and holders.pop(key).wait() == 79, "a break hits %s" % ascii(key))
+        check(broken(address, table, lock) == 200 and holders.pop(key).wait() == 79, "a break hits %s" % ascii(key))
         check(all(holder.poll() is None for holder in holders.values()), "and nobody else")
     check(code(address + "api/holders?service=0&key=a%00b") == 400, "no key has a NUL")
     check(stop(server) == 0, "it ends when it is told to")

@@ -89,12 +89,22 @@ three=$!
 until_true test -e "$tmp/c"
 until_true shows '"key": "victim"'
 fence=$("$hf" status --json victim | sed 's/.*"fence": "*\([0-9]*\).*/\1/')
-url="$at/api/break?service=0&key=victim&fence="
+run() { get "$at/api/locks" | sed -n 's/.*"run":"\([0-9a-f]*\)".*/\1/p'; }
+what="service=0&endpoint=file:$tmp/locks&key=victim"
+url="$at/api/break?run=$(run)&$what&fence="
 is 'not without its own header' 403 "$(code -X POST "$url$fence")"
 is 'not from another site' 403 \
     "$(code -X POST -H 'X-Holdfast: break' -H 'Origin: http://evil.example' "$url$fence")"
 is 'not by a link' 404 "$(code -H 'X-Holdfast: break' "$url$fence")"
 is 'not with another fence' 409 "$(code -X POST -H 'X-Holdfast: break' "${url}1")"
+is 'not without the run that showed it' 409 \
+    "$(code -X POST -H 'X-Holdfast: break' "$at/api/break?$what&fence=$fence")"
+is 'not with that of another' 409 \
+    "$(code -X POST -H 'X-Holdfast: break' "$at/api/break?run=$(run | tr 0-9a-f 1-9a-f0)&$what&fence=$fence")"
+is 'not of another service' 409 \
+    "$(code -X POST -H 'X-Holdfast: break' "$at/api/break?run=$(run)&service=0&endpoint=file:$tmp/other&key=victim&fence=$fence")"
+is 'nor are its holders another run can ask for' 409 "$(code "$at/api/holders?run=1&service=0&key=victim")"
+is 'no fence is 0' 400 "$(code -X POST -H 'X-Holdfast: break' "${url}0")"
 kill -0 $three
 ok 'the holder is still there'
 is 'with the fence that was shown' 200 "$(code -X POST -H 'X-Holdfast: break' -H "Origin: $at" "$url$fence")"
