@@ -168,14 +168,30 @@ struct serve_act *serve_act_new(struct MHD_Connection *connection, int service,
     return act;
 }
 
+/* A service that does not answer is the same whether it cannot be reached or is
+ * silent.  Of a break that it was told of nobody knows whether it is done. */
+static unsigned act_status(hf_status st, bool breaks)
+{
+    switch (st) {
+    case HF_OK:
+        return MHD_HTTP_OK;
+    case HF_LOST:
+        return MHD_HTTP_CONFLICT;
+    case HF_UNAVAILABLE:
+    case HF_TIMEOUT:
+        return MHD_HTTP_SERVICE_UNAVAILABLE;
+    case HF_UNCERTAIN:
+        return breaks ? MHD_HTTP_GATEWAY_TIMEOUT : MHD_HTTP_SERVICE_UNAVAILABLE;
+    default:
+        return MHD_HTTP_BAD_GATEWAY;
+    }
+}
+
 struct MHD_Response *serve_act_answer(struct serve_act *act, unsigned *status)
 {
     struct MHD_Response *ret;
 
-    *status = !act->st                    ? MHD_HTTP_OK
-              : act->st == HF_LOST        ? MHD_HTTP_CONFLICT
-              : act->st == HF_UNAVAILABLE ? MHD_HTTP_SERVICE_UNAVAILABLE
-                                          : MHD_HTTP_BAD_GATEWAY;
+    *status = act_status(act->st, act->breaks);
     ret = MHD_create_response_from_buffer(act->len, act->text,
                                           MHD_RESPMEM_MUST_COPY);
     if (ret)

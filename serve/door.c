@@ -121,6 +121,20 @@ void serve_door_reads(struct MHD_Connection *connection, bool stream)
     door_set(connection, stream ? DOOR_STREAM : DOOR_READS);
 }
 
+/* It was answered; nothing else that it says counts. */
+void serve_door_closes(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct door *door = info ? info->socket_context : NULL;
+
+    if (!door)
+        return;
+    pthread_mutex_lock(&door_mu);
+    door_close(door);
+    pthread_mutex_unlock(&door_mu);
+}
+
 void serve_door_tick(void)
 {
     int64_t late = serve_now() - DOOR_REQUEST_S * INT64_C(1000);

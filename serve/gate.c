@@ -9,8 +9,10 @@
  *      and /healthz, which tells one bit to those who watch over servers.
  *  (3) A break wants a header that no other site can send without asking first
  *      (X-Holdfast), and no Origin but our own, so no other site can cause one.
- *  (4) A request that a proxy may read in another way than we do, with two Hosts
- *      or lengths or a blank in the name of a header, is refused.
+ *  (4) A request that a proxy may read in another way than we do is refused before
+ *      its body is read, and its connection is closed: one with two Hosts, lengths,
+ *      Origins or tokens, with a length and a coding, with a coding that is not
+ *      "chunked", or with a blank in the name of a header.
  *  (5) A break names what was shown (serve.h (4)): the number of the service, the
  *      run of the program in which it has this number, and its endpoint.
  */
@@ -46,8 +48,8 @@ static bool gate_is_host(const char *value, const char *host)
 }
 
 struct gate_heads {
-    int hosts, lengths;
-    bool blank;
+    int hosts, lengths, codings, origins, tokens;
+    bool odd;
 };
 
 static enum MHD_Result gate_head(void *cls, enum MHD_ValueKind kind,
@@ -55,10 +57,16 @@ static enum MHD_Result gate_head(void *cls, enum MHD_ValueKind kind,
 {
     struct gate_heads *heads = cls;
 
-    (void)kind, (void)value;
+    (void)kind;
     heads->hosts += !strcasecmp(name, MHD_HTTP_HEADER_HOST);
     heads->lengths += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    heads->blank = heads->blank || !*name || strpbrk(name, " \t");
+    heads->origins += !strcasecmp(name, MHD_HTTP_HEADER_ORIGIN);
+    heads->tokens += !strcasecmp(name, MHD_HTTP_HEADER_AUTHORIZATION);
+    if (!strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
+        heads->codings++;
+        heads->odd = heads->odd || !value || strcasecmp(value, "chunked");
+    }
+    heads->odd = heads->odd || !*name || strpbrk(name, " \t");
     return MHD_YES;
 }
 
@@ -68,7 +76,8 @@ bool serve_gate_heads(struct MHD_Connection *connection)
     struct gate_heads heads = {0};
 
     MHD_get_connection_values(connection, MHD_HEADER_KIND, gate_head, &heads);
-    return heads.hosts <= 1 && heads.lengths <= 1 && !heads.blank;
+    return heads.hosts <= 1 && heads.lengths + heads.codings <= 1 &&
+           heads.origins <= 1 && heads.tokens <= 1 && !heads.odd;
 }
 
 bool serve_gate_host(struct MHD_Connection *connection,

@@ -29,6 +29,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "page.h"
@@ -37,6 +38,7 @@
 #define HTTP_PER_ADDRESS 128u
 #define HTTP_QUIET_S     10u
 #define HTTP_MEMORY      (96 * 1024) /* of each */
+#define HTTP_ARGUMENTS   64
 
 static struct MHD_Daemon *http_daemon;
 static const struct serve_opts *http_opts;
@@ -213,10 +215,9 @@ static struct http_answer http_route(struct MHD_Connection *connection,
                                      const char *path, const char *method,
                                      void **state)
 {
-    bool get = !strcmp(method, MHD_HTTP_METHOD_GET);
+    bool head = !strcmp(method, MHD_HTTP_METHOD_HEAD); /* has no body */
+    bool get = head || !strcmp(method, MHD_HTTP_METHOD_GET);
 
-    if (!serve_gate_heads(connection))
-        return http_refuse(MHD_HTTP_BAD_REQUEST, "malformed headers\n");
     if (!serve_gate_host(connection, http_opts))
         return http_refuse(MHD_HTTP_MISDIRECTED_REQUEST,
                            "unknown host name; see --host in "
@@ -227,6 +228,8 @@ static struct http_answer http_route(struct MHD_Connection *connection,
         return http_health();
     if (!serve_gate_token(connection, http_opts))
         return http_refuse(MHD_HTTP_UNAUTHORIZED, "a token is needed\n");
+    if (head && !strcmp(path, "/events"))
+        return http_text(MHD_HTTP_OK, "text/event-stream", "", 0);
     if (get && !strcmp(path, "/events")) {
         struct http_answer ret = {
             serve_stream(connection, http_opts->allow_break), MHD_HTTP_OK};
@@ -267,6 +270,8 @@ static enum MHD_Result http_send(struct MHD_Connection *connection,
         MHD_add_response_header(answer.response, headers[i][0], headers[i][1]);
     if (answer.status == MHD_HTTP_UNAUTHORIZED)
         MHD_add_response_header(answer.response, "WWW-Authenticate", "Bearer");
+    if (answer.status == MHD_HTTP_METHOD_NOT_ALLOWED)
+        MHD_add_response_header(answer.response, "Allow", "GET, HEAD, POST");
     ret = MHD_queue_response(connection, answer.status, answer.response);
     MHD_destroy_response(answer.response);
     return ret;
@@ -284,6 +289,12 @@ static enum MHD_Result http_answer(void *cls, struct MHD_Connection *connection,
     struct http_answer answer;
 
     (void)cls, (void)version, (void)body;
+    if (!*state && !serve_gate_heads(connection)) {
+        answer = http_refuse(MHD_HTTP_BAD_REQUEST, "malformed headers\n");
+        if (answer.response)
+            MHD_add_response_header(answer.response, "Connection", "close");
+        return http_send(connection, answer);
+    }
     if (!*state) {
         *state = &http_seen;
         return MHD_YES;
@@ -302,6 +313,31 @@ static enum MHD_Result http_answer(void *cls, struct MHD_Connection *connection,
         return MHD_YES; /* An act is under way. */
     *state = NULL;
     return http_send(connection, answer);
+}
+
+/* The library asks for memory for each argument, and where there is none left it
+ * does not answer.  So a request with more than anybody means is answered here, when
+ * only its first line was read. */
+static void *http_uri(void *cls, const char *uri,
+                      struct MHD_Connection *connection)
+{
+    static const char answer[] =
+        "HTTP/1.1 414 URI Too Long\r\nConnection: close\r\n"
+        "Content-Length: 19\r\n\r\ntoo many arguments\n";
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    int count = 0;
+
+    (void)cls;
+    for (const char *at = uri; (at = strchr(at, '&')); at++)
+        count++;
+    if (count < HTTP_ARGUMENTS)
+        return NULL;
+    if (send(info->connect_fd, answer, sizeof(answer) - 1,
+             MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        errno = 0; /* Nobody wants to hear it. */
+    serve_door_closes(connection);
+    return NULL;
 }
 
 static void http_done(void *cls, struct MHD_Connection *connection,
@@ -354,6 +390,7 @@ int serve_http_start(const struct serve_opts *opts)
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, HTTP_PER_ADDRESS,
         MHD_OPTION_CONNECTION_TIMEOUT, HTTP_QUIET_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_MEMORY,
+        MHD_OPTION_URI_LOG_CALLBACK, http_uri, NULL,
         MHD_OPTION_NOTIFY_COMPLETED, http_done, NULL,
         MHD_OPTION_NOTIFY_CONNECTION, http_notify, NULL, MHD_OPTION_END);
     freeaddrinfo(found);

@@ -221,6 +221,7 @@ void serve_door_begin(struct MHD_Connection *connection, void **context);
 void serve_door_end(void **context);
 void serve_door_asks(struct MHD_Connection *connection);
 void serve_door_reads(struct MHD_Connection *connection, bool stream);
+void serve_door_closes(struct MHD_Connection *connection);
 void serve_door_tick(void); /* close those whose request takes too long */
 
 /* ---- gate.c -------------------------------------------------------------- */

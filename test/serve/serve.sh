@@ -70,6 +70,16 @@ raw() { printf 'GET /api/locks HTTP/1.1\r\n%b\r\n' "$1" | timeout 20 curl -s --m
 has 'two hosts' ' 400 ' "$(raw 'Host: localhost\r\nHost: evil.example\r\n')"
 has 'a blank before a colon' ' 400 ' "$(raw 'Host: localhost\r\nX : y\r\n')"
 has 'two lengths' ' 400 ' "$(raw 'Host: localhost\r\nContent-Length: 0\r\nContent-Length: 1\r\n')"
+has 'a length and a coding' ' 400 ' "$(raw 'Host: localhost\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n')"
+has 'two codings' ' 400 ' "$(raw 'Host: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n')"
+has 'a coding that is unknown' ' 400 ' "$(raw 'Host: localhost\r\nTransfer-Encoding: xchunked\r\n')"
+has 'two origins' ' 400 ' "$(raw "Host: localhost\r\nOrigin: http://evil.example\r\nOrigin: $at\r\n")"
+has 'and nothing behind it is a request' '1' "$(printf 'POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n' |
+    timeout 20 curl -s --max-time 5 "telnet://${at#http://}" | grep -c '^HTTP/')"
+is 'more arguments than anybody means' 414 "$(code "$at/api/holders?$(seq -s '&' 5000)")"
+is 'HEAD answers like GET' '200 200 200 404' \
+    "$(for path in / /metrics /events /nothing; do code -I "$at$path"; echo; done | xargs)"
+is 'and has no body' 0 "$(get -X HEAD -o /dev/null -w '%{size_download}' --head "$at/metrics")"
 page=$(get -i "$at/")
 has 'the page forbids what it does not bring' "default-src 'none'; script-src 'nonce-" "$page"
 has 'nothing is guessed' 'X-Content-Type-Options: nosniff' "$page"
@@ -251,6 +261,7 @@ if command -v redis-server >/dev/null; then
     kill $one
     wait $one 2>/dev/null
     kill -STOP $redis
+    is 'a service that is silent is told like one that is away' 503 "$(code "$at/api/holders?service=0&key=x")"
     askers=
     for _ in 1 2 3 4 5 6 7 8; do
         get "$at/api/holders?service=0&key=x" >/dev/null &
@@ -274,6 +285,7 @@ else
     skip 'a service that dies is told' 'redis is missing'
     skip 'and it is observed again when it is back' 'redis is missing'
     skip 'HOLDFAST_LOG has both' 'redis is missing'
+    skip 'a service that is silent is told like one that is away' 'redis is missing'
     skip 'eight may ask at once' 'redis is missing'
     skip 'and others of another service' 'redis is missing'
     skip 'it ends at once though a service is silent' 'redis is missing'
