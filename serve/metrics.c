@@ -3,8 +3,12 @@
  * metrics.c - the table as text for Prometheus.
  *
  * Series are labelled by service.  No series is labelled by key unless
- * --label-keys names its prefix, and then at most METRICS_KEYS of them are.  What is
- * not known has no series: 0 would be a statement.
+ * --label-keys names its prefix, and then at most METRICS_KEYS of them are.
+ *
+ * INVARIANT  What is not known has no series: 0 would be a statement.  Of a service
+ * that was never listed, or does not answer now, nothing is known of now: so it has
+ * no gauges but holdfast_service_up.  What was seen to happen was seen, so counters
+ * and histograms stay.
  */
 #include "serve.h"
 
@@ -34,6 +38,13 @@ static void metrics_head(FILE *out, const char *name, const char *type,
                          const char *help)
 {
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* Is anything known of how its locks are now? */
+static bool metrics_known(int service)
+{
+    return serve_table.services[service].up &&
+           serve_table.services[service].listed;
 }
 
 /* Two databases of one server have one endpoint: the second is called "...#2". */
@@ -129,7 +140,7 @@ static void metrics_extremes(int64_t now, int64_t age[], int64_t wait[],
     for (lock = serve_table.first; lock; lock = lock->next) {
         int s = lock->service;
 
-        if (!lock->info.held)
+        if (!lock->info.held || !metrics_known(s))
             continue;
         if (serve_age(lock, now) > age[s])
             age[s] = serve_age(lock, now);
@@ -175,7 +186,8 @@ static void metrics_keys(FILE *out, const struct serve_opts *opts, int64_t now)
                            : "How long this lock has been held.");
         for (lock = serve_table.last; lock && count < METRICS_KEYS;
              lock = lock->prev) {
-            if (!lock->info.held || !metrics_labelled(opts, lock->key) ||
+            if (!lock->info.held || !metrics_known(lock->service) ||
+                !metrics_labelled(opts, lock->key) ||
                 (which && lock->info.waiters < 0))
                 continue;
             metrics_name(out, names[which], lock->service);
@@ -200,6 +212,8 @@ void serve_metrics(FILE *out, const struct serve_opts *opts)
         metrics_head(out, metrics_numbers[which].name,
                      metrics_numbers[which].type, metrics_numbers[which].help);
         for (int i = 0; i < serve_table.nservices; i++) {
+            if (which >= HELD && which <= WAITERS && !metrics_known(i))
+                continue;
             if (which == WAITERS && serve_table.services[i].unknown)
                 continue;
             metrics_name(out, metrics_numbers[which].name, i);
@@ -210,6 +224,8 @@ void serve_metrics(FILE *out, const struct serve_opts *opts)
     metrics_head(out, "holdfast_round_trip_seconds", "gauge",
                  "How long the last listing of locks took.");
     for (int i = 0; i < serve_table.nservices; i++) {
+        if (!metrics_known(i))
+            continue;
         metrics_name(out, "holdfast_round_trip_seconds", i);
         fprintf(out, "} %.6f\n",
                 (double)serve_table.services[i].trip_us / 1000000);

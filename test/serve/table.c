@@ -166,13 +166,38 @@ TEST(where_no_grant_says_when_it_was_holds_count_from_when_they_were_seen)
     CHECK_EQ(serve_table.services[0].hold.count, 1);
 }
 
-TEST(what_is_not_known_has_no_series)
+/* What Prometheus reads, with a label for each key. */
+static char *metrics(void)
 {
     struct serve_opts opts = {.labels = {""}, .nlabels = 1};
-    struct hf_info info = HF_INFO_INIT;
     char *text = NULL;
     size_t len = 0;
-    FILE *out;
+    FILE *out = open_memstream(&text, &len);
+
+    CHECK(out != NULL);
+    serve_metrics(out, &opts);
+    CHECK_EQ(fclose(out), 0);
+    return text;
+}
+
+/* Has it a series of each of these names? */
+static int series(const char *const names[])
+{
+    char *text = metrics(), name[96];
+    int n = 0;
+
+    for (; *names; names++) {
+        snprintf(name, sizeof(name), "\nholdfast_%s{", *names);
+        n += strstr(text, name) != NULL;
+    }
+    free(text);
+    return n;
+}
+
+TEST(what_is_not_known_has_no_series)
+{
+    struct hf_info info = HF_INFO_INIT;
+    char *text;
 
     begin();
     info.held = true;
@@ -180,15 +205,44 @@ TEST(what_is_not_known_has_no_series)
     info.since_ms = info.left_ms = -1;
     info.waiters = -1;
     serve_table_change(0, "k", &info, 1);
-    out = open_memstream(&text, &len);
-    CHECK(out != NULL);
-    serve_metrics(out, &opts);
-    CHECK_EQ(fclose(out), 0);
+    serve_table_up(0, true, NULL, "", 1);
+    serve_table_sweep(0, 1);
+    text = metrics();
     CHECK(strstr(text, "\nholdfast_lock_age_seconds{") != NULL);
     CHECK(strstr(text, "\nholdfast_lock_key_waiters{") == NULL);
     CHECK(strstr(text, "\nholdfast_lock_waiters{") == NULL);
     CHECK(strstr(text, "\nholdfast_lease_left_seconds{") == NULL);
     free(text);
+}
+
+TEST(a_service_of_which_nothing_is_known_now_has_no_gauges)
+{
+    static const char *const now[] = {
+        "locks_held",         "lock_holders",         "lock_waiters",
+        "round_trip_seconds", "oldest_grant_seconds", "lease_left_seconds",
+        "lock_age_seconds",   "lock_key_waiters",     NULL};
+    static const char *const ever[] = {"service_up",
+                                       "grants_observed_total",
+                                       "handovers_observed_total",
+                                       "breaks_observed_total",
+                                       "lapses_observed_total",
+                                       "hold_seconds_count",
+                                       "first_in_line_seconds_count",
+                                       NULL};
+
+    begin();
+    CHECK_EQ(series(now), 0);
+    CHECK_EQ(series(ever), 7);
+    serve_table_up(0, true, NULL, "", 1); /* It answers; nothing was listed. */
+    CHECK_EQ(series(now), 0);
+    lease(30000, 5, 1);
+    serve_table_sweep(0, 1);
+    CHECK_EQ(series(now), 8);
+    serve_table_up(0, false, NULL, "gone", 0);
+    CHECK_EQ(series(now), 0);
+    CHECK_EQ(series(ever), 7);
+    serve_table_up(0, true, NULL, "", 1);
+    CHECK_EQ(series(now), 8);
 }
 
 T_MAIN
