@@ -11,8 +11,11 @@
  * otherwise it sends their numbers and what is left of the leases.  One that fell
  * so far behind that locks were forgotten meanwhile begins again with "reset".
  *
- * Those that were closed make room for others at the next tick, or at once for one
- * more than STREAM_MAX.
+ * INVARIANT  A stream that nobody reads keeps nobody out.  Those that were closed make
+ * room for others at the next tick, or at once for one more than STREAM_MAX.  If
+ * there is none, the one goes that has had something to send for longest while its
+ * reader took nothing, if that is STREAM_STALLED or more.  One whose reader takes all
+ * that it is sent never goes for another: then the other is refused.
  */
 #include "serve.h"
 
@@ -21,11 +24,13 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
-#define STREAM_BATCH 2000
-#define STREAM_MAX   64
-#define STREAM_QUIET 15000 /* a comment goes out after so long without news */
-#define STREAM_SLOW  60u   /* seconds in which a reader must read something */
+#define STREAM_BATCH   2000
+#define STREAM_MAX     64
+#define STREAM_QUIET   15000 /* a comment goes out after so long without news */
+#define STREAM_SLOW    60u   /* seconds in which a reader must read something */
+#define STREAM_STALLED 2000  /* in ms: so long and it may have to go */
 
 struct stream {
     struct stream *next;
@@ -35,6 +40,8 @@ struct stream {
     uint64_t start;   /* of the table when it began: what was free by then and
                        * still is was never told */
     int64_t spoke;
+    int64_t
+        moved; /* when the library last asked for more, having sent the rest */
     bool begun, asleep;
     bool allow_break; /* as the first message says */
     bool gone;        /* nobody reads it, and it does not count */
@@ -165,6 +172,7 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *buf, size_t max)
     (void)pos;
     if (s->gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
+    s->moved = serve_now();
     if (s->off == s->len && !stream_fill(s)) {
         pthread_mutex_lock(&stream_mu);
         if (!stream_ends) {
@@ -205,6 +213,22 @@ static void stream_forget(void)
     }
 }
 
+/* There is no room: the one that is stalled for longest goes.  The mutex is held,
+ * and the thread is that of the library, so nobody closes it meanwhile. */
+static void stream_make_room(void)
+{
+    struct stream *s, *worst = NULL;
+
+    for (s = streams; s; s = s->next)
+        if (!s->asleep && !s->gone && (!worst || s->moved < worst->moved))
+            worst = s;
+    if (!worst || serve_now() - worst->moved < STREAM_STALLED)
+        return;
+    worst->gone = true;
+    stream_count--;
+    shutdown(worst->fd, SHUT_RDWR); /* The library sees that and closes it. */
+}
+
 static void stream_free(void *cls)
 {
     struct stream *s = cls, **at;
@@ -233,8 +257,11 @@ struct MHD_Response *serve_stream(struct MHD_Connection *connection,
     s->allow_break = allow_break;
     s->fd = info->connect_fd;
     pthread_mutex_lock(&stream_mu);
+    s->moved = serve_now();
     if (stream_count >= STREAM_MAX)
         stream_forget();
+    if (stream_count >= STREAM_MAX)
+        stream_make_room();
     if (stream_count < STREAM_MAX && !stream_ends) {
         s->next = streams;
         streams = s;
@@ -272,6 +299,7 @@ void serve_stream_tick(void)
                            now - s->spoke < STREAM_QUIET && !stream_ends))
             continue;
         s->asleep = false;
+        s->moved = now; /* It has something to send from now on. */
         MHD_resume_connection(s->connection);
     }
     pthread_mutex_unlock(&stream_mu);

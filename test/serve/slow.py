@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # slow.py - a reader of /events that is slow hears of a lock that is freed while
-# it reads the first table, and slow readers of /api/locks cost no memory each.
+# it reads the first table, slow readers of /api/locks cost no memory each, and
+# streams that nobody reads keep no other out.
 #
 # $HOLDFAST is the command, $HOLD holds many locks.  Prints TAP.
 
@@ -12,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -97,6 +99,57 @@ def crowd(server, port):
         link.close()
 
 
+def begins(port):
+    """A stream, or None if it is refused."""
+    link = connect(port)
+    said = b""
+    while b"\r\n\r\n" not in said:
+        said += link.recv(4096)
+    if b" 200 " in said.split(b"\r\n")[0]:
+        return link
+    link.close()
+    return None
+
+
+class Reader(threading.Thread):
+    """Reads a stream until it ends."""
+
+    def __init__(self, link):
+        super().__init__()
+        self.link = link
+        self.start()
+
+    def run(self):
+        try:
+            while self.link.recv(1 << 20):
+                pass
+        except OSError:
+            pass
+
+    def stop(self):
+        """Whether it has not ended before."""
+        lives = self.is_alive()
+        self.link.shutdown(socket.SHUT_RDWR)
+        self.join()
+        self.link.close()
+        return lives
+
+
+def unread(port):
+    """Streams that nobody reads keep none out, long before their own limit of a minute."""
+    reader, links = Reader(begins(port)), []
+    while len(links) < 80 and (link := begins(port)) is not None:
+        links.append(link)
+    link, end = None, time.monotonic() + 30
+    while link is None and time.monotonic() < end:
+        link = begins(port)
+    print("%s 5 - streams that nobody reads keep none out" % ("ok" if link else "not ok"), flush=True)
+    print("%s 6 - and who reads stays" % ("ok" if reader.stop() else "not ok"), flush=True)
+    for one in links + [link]:
+        if one:
+            one.close()
+
+
 def main():
     # "!first" is the first in the order of keys, so the first message has it.
     holder, _ = start(HOLD, url, str(LOCKS))
@@ -119,15 +172,16 @@ def main():
             break
     print("%s 2 - and the reader hears that it is free" % ("not ok" if held else "ok"))
     crowd(server, port)
+    unread(port)
     server.terminate()
     good = server.wait() == 0
-    print("%s 5 - it ends while somebody reads" % ("ok" if good else "not ok"))
+    print("%s 7 - it ends while somebody reads" % ("ok" if good else "not ok"))
     running.remove(server)
     holder.stdin.close()
 
 
 try:
-    print("1..5", flush=True)
+    print("1..7", flush=True)
     main()
 finally:
     for process in running:
