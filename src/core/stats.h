@@ -34,12 +34,14 @@ static inline void hfi_count_acquisition(struct hf_request *rq, hf_status st)
 
 void hfi_count_granted(struct hf_request *, struct hf_lock *);
 
-/* The last handle of a grant ends at `now`. */
+/* The last handle of a grant ends at `now`, which has whole milliseconds: so the
+ * beginning is taken in these as well, or the difference would be short by half of
+ * one. */
 static inline void hfi_count_held(struct hf_client *c, const struct hf_lock *lk,
                                   int64_t now)
 {
     if (lk->since_us)
-        hfi_histogram_add(&c->stats.hold, now * 1000 - lk->since_us);
+        hfi_histogram_add(&c->stats.hold, (now - lk->since_us / 1000) * 1000);
 }
 
 #endif

@@ -64,6 +64,7 @@ TEST(acquisitions_are_counted_by_their_end)
     stats = stats_of(client);
     CHECK_EQ(stats.held, 0);
     CHECK_EQ(stats.hold.count, 1);
+    CHECK_EQ(stats.hold.sum_us % 1000, 0);
     hf_close(other);
     far_end(client);
 }
@@ -78,6 +79,7 @@ TEST(renewals_and_losses_are_counted)
     stats = stats_of(client);
     CHECK_EQ(stats.margin.count, stats.renewed);
     CHECK_GT(stats.margin.sum_us, 0);
+    CHECK_EQ(stats.margin.sum_us % 1000, 0);
     CHECK_EQ(sum(&stats.margin), stats.margin.count);
     atomic_store(&far_silent, true);
     t_poll_until(!hf_held(lk), 20000);
