@@ -5,9 +5,9 @@
  * Keys, notes and owner ids are any bytes but NUL, and some were written by
  * strangers.  So nothing of theirs reaches a reader raw:
  *
- *  (1) People get one line: controls are shown as \xNN or \uNNNN, and so are
- *      bytes that are no UTF-8, so that a note can neither move the cursor nor
- *      forge a second message.  The password of a URL is not shown.
+ *  (1) People get one line: controls and what is invisible are shown as \xNN or
+ *      \uNNNN, and so are bytes that are no UTF-8, so that a note can neither move
+ *      the cursor nor forge a second message.  The password of a URL is not shown.
  *  (2) Shells get words in single quotes, which eval gives back byte by byte.
  *  (3) Programs get JSON that is valid whatever the bytes are.  UTF-8 passes
  *      through; a byte that is no part of UTF-8 becomes the four characters \xNN.
@@ -63,14 +63,26 @@ static int out_utf8(const unsigned char *s, uint32_t *code)
     return len;
 }
 
-/* Whether a terminal obeys this character instead of showing it: C0 and C1
- * controls, line separators, and what changes the direction of text. */
+/* Whether this character is obeyed or passed over instead of being shown: C0 and C1
+ * controls, line separators, and what Unicode calls default ignorable, which is
+ * invisible or changes the direction or the look of others.  page.html of
+ * holdfast-serve has the same list. */
 static bool out_control(uint32_t code)
 {
-    return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c ||
-           (code >= 0x200b && code <= 0x200f) ||
-           (code >= 0x2028 && code <= 0x202e) ||
-           (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
+    static const uint32_t ranges[][2] = {
+        {0x00, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},
+        {0x34f, 0x34f},     {0x61c, 0x61c},     {0x115f, 0x1160},
+        {0x17b4, 0x17b5},   {0x180b, 0x180f},   {0x200b, 0x200f},
+        {0x2028, 0x202e},   {0x2060, 0x206f},   {0x3164, 0x3164},
+        {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},   {0xffa0, 0xffa0},
+        {0xfff0, 0xfff8},   {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a},
+        {0xe0000, 0xe0fff},
+    };
+
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
+        if (code <= ranges[i][1])
+            return code >= ranges[i][0];
+    return false;
 }
 
 /* Is the backslash at `s` doubled?  (4)  People also see \uNNNN and controls. */
@@ -90,7 +102,7 @@ static void out_clean(const char *text, char *ret, size_t size, bool exact)
     size_t used = 0;
 
     while (*s) {
-        char piece[16];
+        char piece[24];
         uint32_t code;
         int len = out_utf8(s, &code), n;
 
@@ -98,6 +110,9 @@ static void out_clean(const char *text, char *ret, size_t size, bool exact)
             n = snprintf(piece, sizeof(piece), "\\\\");
         else if (len == 0 || (out_control(code) && code < 0x80))
             n = snprintf(piece, sizeof(piece), "\\x%02x", *s);
+        else if (out_control(code) && code > 0xffff)
+            n = snprintf(piece, sizeof(piece), "\\x%02x\\x%02x\\x%02x\\x%02x",
+                         s[0], s[1], s[2], s[3]);
         else if (out_control(code))
             n = snprintf(piece, sizeof(piece), "\\u%04x", (unsigned)code);
         else
@@ -248,6 +263,16 @@ void cli_shell_word(FILE *out, const char *text)
     putc('\'', out);
 }
 
+/* Above 16 bits JSON takes two. */
+static void out_json_code(FILE *out, uint32_t code)
+{
+    if (code > 0xffff) {
+        fprintf(out, "\\u%04x", (unsigned)(0xd7c0 + (code >> 10)));
+        code = 0xdc00 + (code & 0x3ff);
+    }
+    fprintf(out, "\\u%04x", (unsigned)code);
+}
+
 void cli_json_text(FILE *out, const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -266,7 +291,7 @@ void cli_json_text(FILE *out, const char *text)
         else if (*s == '\n')
             s++, fputs("\\n", out);
         else if (out_control(code))
-            s += len, fprintf(out, "\\u%04x", (unsigned)code);
+            s += len, out_json_code(out, code);
         else
             for (; len > 0; len--)
                 putc(*s++, out);

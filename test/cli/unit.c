@@ -95,6 +95,8 @@ static void test_json(void)
         {"\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\x92",
          "\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\x92\""},
         {"\xc2\x9b\xe2\x80\xae", "\"\\u009b\\u202e\""},
+        {"\xc2\xad\xef\xb8\x8f\xe3\x85\xa4\xf3\xa0\x81\x81",
+         "\"\\u00ad\\ufe0f\\u3164\\udb40\\udc41\""},
         {"\xff", "\"\\\\xff\""},
         {"\xc3", "\"\\\\xc3\""},
         {"\xc3(", "\"\\\\xc3(\""},
@@ -133,6 +135,9 @@ static void test_words(void)
               clean, sizeof(clean));
     tap(!strcmp(clean, "\\u009b2J\\x9b\\u202e\xc3\xa4\\xff"),
         "C1 and bidi controls and bytes that are no UTF-8 are shown");
+    cli_clean("\xc2\xad\xcd\x8f\xf3\xa0\x81\x81", clean, sizeof(clean));
+    tap(!strcmp(clean, "\\u00ad\\u034f\\xf3\\xa0\\x81\\x81"),
+        "what is invisible is shown");
     cli_show("a\\b\\x41\\u0041\\\n\\\\\\", clean, sizeof(clean));
     tap(!strcmp(clean, "a\\b\\\\x41\\\\u0041\\\\\\x0a\\\\\\\\\\"),
         "what looks like a byte or a character is shown to be none");

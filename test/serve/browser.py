@@ -184,6 +184,15 @@ def hostile_is_text():
         box.send_keys(word)
         good = eventually(lambda: keys() == [shown], 20)
         check(good, "%s is shown as text" % ascii(word), ascii(keys()[:2]))
+    # As cli/out.c: all of the Basic Multilingual Plane and what is invisible above it.
+    wrong = page.execute_script(r"""
+        const ignorable = /^[\p{Default_Ignorable_Code_Point}\u0000-\u001f\u007f-\u009f\u2028\u2029]$/u, wrong = [];
+        for (let code = 0; code < 0xf0000; code++) {
+          const c = String.fromCodePoint(code);
+          if ((code < 0xd800 || code > 0xdfff) && ignorable.test(c) !== (plain(c) !== c)) wrong.push(code.toString(16));
+        }
+        return wrong.concat(plain('a\u{e0041}\u00ad\\'));""")
+    check(wrong == ["a\\xf3\\xa0\\x81\\x81\\u00ad\\"], "what nobody sees is shown", wrong[:9])
     check(page.title == "holdfast", "no script of a key has run", page.title)
     check(not page.find_elements(By.CSS_SELECTOR, "#space img, #space script, #events img"), "no key became an element")
     box.clear()

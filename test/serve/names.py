@@ -20,8 +20,9 @@ import urllib.request
 from tap import check, finish, result, running, stop
 
 HOLDFAST = os.environ["HOLDFAST"]
+INVISIBLE = "\u00ad\u034f\u115f\u1160\u17b4\u180e\u200d\u202e\u2064\u3164\ufe00\ufe0f\ufeff\uffa0\U0001d173\U000e0001\U000e007f"
 KEYS = [b"\xff", b"\xfe", b"\\xff", b"\\\\xff", b"\\\xff", "\ufffd".encode(), b"\xed\xb3\xbf", b"\xc3", b"a\\b",
-        b"a\\\\b", b"\\u000a", b"\n", b"\\\n", b"\\", "\N{LOCK}".encode()]
+        b"a\\\\b", b"\\u000a", b"\n", b"\\\n", b"\\", "\N{LOCK}".encode(), *(b"a%sb" % c.encode() for c in INVISIBLE)]
 tmp = tempfile.mkdtemp(prefix="holdfast-names.")
 url = "sqlite:%s/locks.db" % tmp
 
@@ -103,6 +104,7 @@ def main():
         agrees("top --once --json", lambda: json.loads(out("top", "--once", "--json").decode()))
     lines = [line.split(b": held by ")[0] for line in out("ls").splitlines()]
     check(len(set(lines)) == len(KEYS), "ls shows no two the same", lines)
+    check(not any(c in line.decode() for line in lines for c in INVISIBLE), "and nothing that nobody sees", lines)
     server, address = serve()
     locks = []
     end = time.monotonic() + 60
