@@ -183,7 +183,9 @@ static void top_listed(struct top *top, struct top_listing *list,
         list->next_at = next;
     if (top->view == VIEW_DETAILS)
         job_start(JOB_LOOK, top->chosen, 0);
-    top->message[0] = top->trouble[0] = '\0';
+    top->trouble[0] = '\0';
+    if (list->began > top->said_at) /* It knows of what was told. */
+        top->message[0] = '\0';
     top_describe(top, list->client);
 }
 
@@ -362,12 +364,18 @@ static void top_jobs(struct top *top, struct top_listing *list)
             job_start(JOB_LOOK, top->chosen, 0);
         return;
     }
-    if (job.st)
-        top_tell(top->message, job.err.text);
-    else
+    if (job.st) {
+        char text[512];
+
+        snprintf(text, sizeof(text), "'%.200s' is not broken: %.250s", job.key,
+                 job.err.text);
+        top_tell(top->message, text);
+    } else {
         snprintf(top->message, sizeof(top->message),
                  "broke fence %" PRIu64 " of '%.200s'", job.fence, job.key);
-    list->next_at = cli_now() + 500; /* so that it can be read */
+    }
+    top->said_at = cli_now();
+    list->next_at = top->said_at + 500; /* so that it can be read */
 }
 
 static int top_signals(void)

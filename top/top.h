@@ -95,6 +95,7 @@ struct top {
     uint64_t ask_fence;
     char ask_who[HF_NOTE_MAX + 1];
     char message[512]; /* until a key is pressed */
+    int64_t said_at;
     char trouble[512]; /* until the service answers */
     int64_t lease;     /* of a lock that asks for none */
     int64_t interval;

@@ -147,7 +147,8 @@ until_true shows '^1 locks'
 is 'a question keeps its lock when that goes' "$asked" "$(screen | grep y/n)"
 press y
 until_true gone y/n
-until_true shows "'app/older'"
+until_true shows "'app/older' is not broken: "
+ok 'what comes of it is told'
 alive $other && [ "$("$hf" status --json app/other | grep -c '"broken": false')" = 1 ]
 ok 'and its answer hits no other'
 kill $other
