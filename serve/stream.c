@@ -40,8 +40,7 @@ struct stream {
     uint64_t start;   /* of the table when it began: what was free by then and
                        * still is was never told */
     int64_t spoke;
-    int64_t
-        moved; /* when the library last asked for more, having sent the rest */
+    int64_t moved; /* when the library last asked for more: all was sent */
     bool begun, asleep;
     bool allow_break; /* as the first message says */
     bool gone;        /* nobody reads it, and it does not count */
