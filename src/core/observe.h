@@ -34,14 +34,15 @@ struct hfi_seen {
     struct hfi_link link;  /* in observed->changes; alone: never told */
     struct hfi_link dirty; /* in observed->dirty, to be looked at; or alone */
     struct hf_info info;
-    uint64_t fence;   /* the greatest that was told */
-    uint64_t change;  /* which change of the observation was its last */
-    uint64_t round;   /* the last listing that showed it */
-    uint64_t pinned;  /* the last clearance that had to leave it */
-    int64_t at;       /* when `info` was read */
-    int64_t pause_ms; /* before the next look, where a lease seems over */
-    bool known;       /* `info` has been read */
-    bool asked;       /* it was asked for, and there is no answer yet */
+    uint64_t fence;    /* the greatest that was told */
+    uint64_t change;   /* which change of the observation was its last */
+    uint64_t round;    /* the last listing that showed it */
+    uint64_t pinned;   /* the last clearance that had to leave it */
+    int64_t at;        /* when `info` was read */
+    int64_t old_since; /* answers have been old; 0: the last was not */
+    int64_t pause_ms;  /* before the next look, where a lease seems over */
+    bool known;        /* `info` has been read */
+    bool asked;        /* it was asked for, and there is no answer yet */
     char key[];
 };
 

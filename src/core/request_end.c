@@ -183,6 +183,8 @@ hf_status hfi_request_timeout(struct hf_request *rq)
     hfi_quote(key, sizeof(key), rq->queue->key);
     if (rq->state == HFI_WAITING)
         st = request_timeout_local(rq, key);
+    else if (!rq->tries && atomic_load(&rq->client->offline))
+        st = hfi_connect_error(rq->client, &rq->err);
     else if (!rq->tries)
         st = hfi_fail(&rq->err, HF_UNAVAILABLE,
                       "'%s' was not asked for in time: earlier requests of "

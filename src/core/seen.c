@@ -14,6 +14,8 @@
  *      smaller fence than one that was told is over: the answer is old, and the
  *      key is looked at again.  Of several holders any may be shown; then the
  *      fence is the greatest that was seen, which is that of the newest grant.
+ *      A service that says so for SEEN_OLD_MS, whenever it is asked, has lost what
+ *      it had, and is believed: the fence goes back with it.
  *      That a listing does not show a key says that nobody holds it, and not
  *      which grant was its last: the key itself is looked at for that.
  *  (3) A key stands once in `changes`, where its last change belongs.  So a
@@ -40,6 +42,9 @@
  * after this, and then after twice as long. */
 #define PAUSE_MIN_MS 50
 #define PAUSE_MAX_MS 5000
+
+/* No answer is older than this.  seen.c (2) */
+#define SEEN_OLD_MS 10000
 
 /* An end that was told in whole milliseconds has come by then. */
 #define LAPSE_MS 10
@@ -82,10 +87,19 @@ static bool seen_differs(const struct hf_info *a, const struct hf_info *b)
 }
 
 /* seen.c (2) */
-static bool seen_is_old(const struct hfi_seen *seen, const struct hf_info *info)
+static bool seen_is_old(struct hfi_seen *seen, const struct hf_info *info)
 {
-    return info->fence && info->fence < seen->fence && !info->shared &&
-           !info->permits && !HFI_MUTANT(observer_fence_goes_back);
+    bool old = info->fence && info->fence < seen->fence && !info->shared &&
+               !info->permits && !HFI_MUTANT(observer_fence_goes_back);
+
+    if (!old)
+        seen->old_since = 0;
+    else if (!seen->old_since)
+        seen->old_since = hfi_now();
+    if (!old || hfi_now() - seen->old_since < SEEN_OLD_MS)
+        return old;
+    seen->fence = 0;
+    return false;
 }
 
 /* Has a key that is free and not known been held since the observation began?

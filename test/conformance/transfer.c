@@ -233,7 +233,7 @@ TEST(an_heir_of_the_same_client_that_gives_up_is_not_waited_for)
  * long that nothing but the transfer tells it that it is not any more. */
 TEST(an_heir_that_could_join_at_once_does)
 {
-    struct hf_lock_opts opts = conf_opts(1200000, HF_SHARED);
+    struct hf_lock_opts opts = conf_opts(600000, HF_SHARED);
     const char *key = conf_key("k");
     hf_client *a = conf_open(), *b = conf_open(), *c = conf_open();
     struct hopeful writer = {.opts = opts}, heir = {.opts = opts};

@@ -325,6 +325,37 @@ TEST_TIMEOUT(a_lock_is_passed_to_one_of_those_in_line, 120)
 
 /* Its row is known to be there: queue.c (8) of the backend.  Nothing else about
  * it is: others may have it, it may have lapsed, it may be gone. */
+TEST(what_is_lost_or_broken_late_leaves_a_lock_that_lingers_alone)
+{
+    const char *key = scene_key("lingers");
+    struct hf_lock_opts opts = plain(60000), lingers = plain(60000);
+    hf_client *lost = scene_open(0, ""), *has = scene_open(0, ""),
+              *next = scene_open(0, "");
+    struct hf_service service = HF_SERVICE_INIT;
+    hf_lock *old, *lk;
+    uint64_t before, fence;
+
+    lingers.linger_ms = 200000;
+    CHECK_OK(hf_acquire(lost, key, 0, &opts, &old, &t_err));
+    before = hf_fence(old);
+    CHECK_OK(hf_break_force(next, key, before, &t_err));
+    CHECK_OK(hf_acquire(has, key, 0, &lingers, &lk, &t_err));
+    fence = hf_fence(lk);
+    CHECK_OK(hf_release(lk, &t_err));
+    CHECK_OK(hf_describe(next, &service, &t_err));
+    if (!(service.traits & HF_TRAIT_NOTIFY))
+        T_SKIP_TRAIT("NOTIFY");
+    CHECK_STATUS(hf_break_force(next, key, before, &t_err), HF_LOST);
+    CHECK_STATUS(hf_release(old, &t_err), HF_LOST);
+    CHECK(scene_inspected(next, key).held);
+    CHECK_EQ(scene_inspected(next, key).fence, fence);
+    CHECK_OK(hf_acquire(next, key, 30000, &opts, &lk, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_close(lost);
+    hf_close(has);
+    hf_close(next);
+}
+
 TEST(a_key_that_was_had_is_had_again_only_if_it_is_free)
 {
     struct hf_lock_opts opts = plain(30000), brief = plain(1000);

@@ -239,6 +239,30 @@ TEST(an_old_answer_is_not_told)
     far_end(client);
 }
 
+TEST(a_service_that_has_lost_its_data_is_believed)
+{
+    hf_client *client = ob_client();
+    struct hf_change last = HF_CHANGE_INIT;
+    hf_observer *observer;
+    hf_lock *lk = far_lock(client, "k", 60000);
+
+    ob_first = (struct hf_info)HF_INFO_INIT;
+    CHECK_OK(hf_inspect(client, "k", &ob_first, &t_err));
+    CHECK_OK(hf_release(lk, &t_err));
+    lk = far_lock(client, "k", 60000);
+    observer = ob_start(client, "k", 0);
+    t_poll_until(hf_observer_next(observer, &last), 20000);
+    CHECK_EQ(last.info.fence, hf_fence(lk));
+    atomic_store(&ob_old, true);
+    CHECK_OK(hf_release(lk, &t_err));
+    t_poll_until(hf_observer_next(observer, &last), 60000);
+    CHECK(last.info.held);
+    CHECK_EQ(last.info.fence, ob_first.fence);
+    atomic_store(&ob_old, false);
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
 /* Has the observer been told of all that there was?  Then how many keys it
  * knows. */
 static bool ob_idle(hf_observer *observer, size_t *known)

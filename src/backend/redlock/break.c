@@ -13,6 +13,21 @@
 
 #include "base/banned.h"
 
+/* Too few have answered; those that were asked and are silent may do it yet. */
+static hf_status break_few(struct redlock_round *round, int answered, int done,
+                           struct hf_error *err)
+{
+    hf_status st = redlock_too_few(round, answered, 0, err);
+    bool asked = done > 0;
+    int i;
+
+    for (i = 0; i < round->rl->n; i++)
+        asked = asked || round->calls[i].st == HF_UNCERTAIN;
+    return st == HF_UNAVAILABLE && asked
+               ? hfi_wrap(err, HF_UNCERTAIN, "it may be broken all the same")
+               : st;
+}
+
 /* What the nodes said to `op`, which ends the grant with this fence: how many
  * did it, and how many have no lock at all. */
 static hf_status break_ask(struct redlock_conn *rl, char op, const char *key,
@@ -40,7 +55,7 @@ static hf_status break_ask(struct redlock_conn *rl, char op, const char *key,
         *none += reply->integer == 2;
     }
     if (answered < rl->majority)
-        st = redlock_too_few(&round, answered, 0, err);
+        st = break_few(&round, answered, *done, err);
     else if (!*done)
         st =
             hfi_fail(err, HF_LOST, "%s: that grant is over", rl->base.endpoint);
@@ -57,9 +72,9 @@ hf_status redlock_break(struct hfi_conn *conn, const char *key, uint64_t fence,
     hf_status st = break_ask(rl, 'B', key, fence, deadline, &done, &none, err);
 
     if (!st && rl->n - done >= rl->majority)
-        st = hfi_fail(err, HF_UNAVAILABLE,
-                      "%s: only %d of %d nodes could be told", conn->endpoint,
-                      done, rl->n);
+        st =
+            hfi_fail(err, HF_UNCERTAIN, "%s: only %d of %d nodes could be told",
+                     conn->endpoint, done, rl->n);
     return st;
 }
 
@@ -71,7 +86,7 @@ hf_status redlock_free(struct hfi_conn *conn, const char *key, uint64_t fence,
     hf_status st = break_ask(rl, 'F', key, fence, deadline, &done, &none, err);
 
     if (!st && done + none < rl->majority)
-        st = hfi_fail(err, HF_UNAVAILABLE,
+        st = hfi_fail(err, HF_UNCERTAIN,
                       "%s: only %d of %d nodes have given the lock up",
                       conn->endpoint, done + none, rl->n);
     return st;

@@ -205,6 +205,7 @@ hf_status pg_try_acquire(struct hfi_conn *, const struct hfi_claim *,
 
 hf_status pg_listen(struct pg_conn *, int64_t deadline, struct hf_error *);
 void pg_unlisten(struct pg_conn *);
+void pg_doubt_listener(struct pg_conn *);
 void pg_listen_again(struct pg_conn *, int64_t deadline);
 void pg_unsubscribed(struct pg_conn *, const struct hfi_claim *);
 hf_status pg_watch(struct hfi_conn *, const struct hfi_claim *,

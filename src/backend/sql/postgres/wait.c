@@ -18,6 +18,7 @@
 #include "postgres.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "backend/sql/row.h"
 
@@ -94,6 +95,16 @@ void pg_unlisten(struct pg_conn *pc)
     sql_fds_remove(&pc->sql, pc->listener_fd);
     PQfinish(pc->listener);
     pc->listener = NULL;
+}
+
+/* A session is silent.  So may be what the listener hears, and nothing is asked of
+ * that which could tell: dispatch() finds it closed, and it is made anew. */
+void pg_doubt_listener(struct pg_conn *pc)
+{
+    pthread_mutex_lock(&pc->wake_mu);
+    if (pc->listener)
+        shutdown(pc->listener_fd, SHUT_RDWR);
+    pthread_mutex_unlock(&pc->wake_mu);
 }
 
 /* Before a try: a listener that was lost is replaced, but that must leave time

@@ -217,7 +217,10 @@ hf_status pg_next(struct pg_session *ps, PGresult **ret, int64_t deadline,
     hf_status st = pg_next_soon(ps, ret, deadline, err);
 
     ps->late = st == HF_BUSY;
-    return st == HF_BUSY ? pg_cut(ps, "the time is over", err) : st;
+    if (st != HF_BUSY)
+        return st;
+    pg_doubt_listener((struct pg_conn *)ps->base.conn);
+    return pg_cut(ps, "the time is over", err);
 }
 
 /* Wait for all results and keep the last that may have rows, or the last. */

@@ -149,7 +149,8 @@ FROM {head} k
 WHERE t.name=?1 AND t.token=?2 AND k.kind=-1
 RETURNING 1 hf, 0, 1, NULL;
 DELETE FROM @Q
-WHERE name=?1 AND token=(SELECT t.token FROM @T t WHERE t.name=?1)
+WHERE name=?1 AND kind=-1
+    AND token=(SELECT t.token FROM @T t WHERE t.name=?1)
 RETURNING channel hf_ring;
 
 -- name: pass
@@ -174,8 +175,8 @@ WHERE q.name=?1 AND q.kind>-2
 UNION ALL
 SELECT NULL FROM @T t WHERE t.name=?1 AND t.token IS NULL AND t.wanted;
 DELETE FROM @Q AS q
-WHERE q.name=?1 AND (q.token=?2 OR NOT ({lasts})
-    OR q.token=(SELECT t.token FROM @T t WHERE t.name=?1));
+WHERE q.name=?1 AND (q.token=?2 OR NOT ({lasts}) OR (q.kind>-2
+    AND q.token=(SELECT t.token FROM @T t WHERE t.name=?1)));
 
 -- name: linger
 INSERT INTO @Q ({columns})

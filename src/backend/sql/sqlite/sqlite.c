@@ -448,6 +448,7 @@ static hf_status lite_settle(struct lite_session *ls, struct hf_error *err)
         st = lite_exec(ls,
                        "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;"
                        "PRAGMA temp_store=MEMORY;"
+                       "PRAGMA journal_size_limit=16777216;"
                        "SELECT 1 FROM sqlite_master LIMIT 1;",
                        err);
     while (st && ls->base.why == SQL_WHY_RETRY && lite_busy(ls, 0));
