@@ -8,6 +8,8 @@
  */
 #include "scene.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -163,10 +165,10 @@ TEST_TIMEOUT(an_observer_outlives_a_restart_of_the_server, 120)
     snprintf(key, sizeof(key), "%s", scene_key("restart"));
     CHECK_OK(hf_observe_start(b, key, 0, NULL, &observer, &t_err));
     t_poll_until(sees(observer, key, NULL), 20000);
+    /* Its row is lost, as by a failover. */
+    scene_sql("DELETE FROM holdfast_lock_queue; SELECT 0");
     scene_server("stop");
     scene_server("start");
-    /* Its row was lost, as by a failover. */
-    scene_sql("DELETE FROM holdfast_lock_queue; SELECT 0");
     t_poll_until(rows() == 1, 60000);
     CHECK_OK(hf_acquire(a, key, 20000, NULL, &lk, &t_err));
     t_poll_until(sees(observer, key, lk), 30000);
@@ -224,6 +226,54 @@ TEST_TIMEOUT(a_look_goes_on_where_nobody_can_connect, 120)
 T_MAIN
 
 /* One by one they would take longer than the test may. */
+#define SESSIONS_MAX 16
+
+/* Send a signal to the server's processes that serve clients; at first they are
+ * looked for. */
+static void signal_sessions(int64_t pids[SESSIONS_MAX], int *n, int sig)
+{
+    for (; sig == SIGSTOP && *n < SESSIONS_MAX; ++*n) {
+        pids[*n] =
+            scene_sql("SELECT coalesce((SELECT pid FROM pg_stat_activity WHERE "
+                      "usename='holdfast' ORDER BY pid LIMIT 1 OFFSET %d),0)",
+                      *n);
+        if (!pids[*n])
+            break;
+    }
+    for (int i = 0; i < *n; i++)
+        if (kill((pid_t)pids[i], sig))
+            CHECK_EQ(errno, ESRCH); /* It has gone by itself. */
+}
+
+TEST_TIMEOUT(an_observer_outlives_a_connection_that_is_silent, 120)
+{
+    struct hf_info info = HF_INFO_INIT;
+    int64_t pids[SESSIONS_MAX];
+    hf_observer *observer;
+    hf_client *a, *b;
+    char key[96];
+    hf_lock *lk;
+    int n = 0;
+
+    if (scene_is_sqlite())
+        T_SKIP_TRAIT("a server");
+    b = scene_open(0, "&timeout=2s");
+    snprintf(key, sizeof(key), "%s", scene_key("silent"));
+    CHECK_OK(hf_observe_start(b, key, 0, NULL, &observer, &t_err));
+    t_poll_until(sees(observer, key, NULL), 20000);
+    signal_sessions(pids, &n, SIGSTOP);
+    CHECK_GE(n, 2);
+    CHECK_NE(hf_inspect(b, key, &info, &t_err), HF_OK);
+    a = scene_open(0, "");
+    CHECK_OK(hf_acquire(a, key, 0, NULL, &lk, &t_err));
+    t_poll_until(sees(observer, key, lk), TOLD_MS);
+    signal_sessions(pids, &n, SIGCONT);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_observe_stop(observer);
+    hf_close(a);
+    hf_close(b);
+}
+
 TEST_TIMEOUT(closing_waits_once_for_all_observers_of_a_silent_server, 60)
 {
     enum { N = 100 };
