@@ -220,6 +220,15 @@ void cli_url_name(const char *url, char *ret, size_t size);
 #define CLI_WORD 256
 const char *cli_word(const char *word, char ret[CLI_WORD]);
 
+/* Does the URL hold a secret: user:password@, or a parameter named so? */
+bool cli_url_secret(const char *url);
+
+/* Hide a URL of the command line that holds a secret, or cannot be read and so may
+ * hold one, from ps(1): all behind its scheme is overwritten.  cli_url_hide()
+ * returns a copy that stays, or `word` if that may be seen. */
+void cli_url_wipe(char *word);
+const char *cli_url_hide(char *word);
+
 /* ---- out.c --------------------------------------------------------------- */
 
 /* One line on stderr, "holdfast: ...", in one write, free of control bytes.

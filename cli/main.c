@@ -27,22 +27,6 @@ static void main_fill_gaps(void)
     }
 }
 
-/* ps(1) shows our words to everybody.  A URL with a secret goes to a place of
- * its own as soon as it has been read. */
-static void main_hide_url(struct cli_opts *opts)
-{
-    char *shown = (char *)opts->url;
-    char *own = shown && !opts->url_from_env && spawn_secret(shown)
-                    ? strdup(shown)
-                    : NULL;
-
-    if (!own)
-        return;
-    opts->url = own;
-    shown += strcspn(shown, ":");
-    memset(shown, '*', strlen(shown));
-}
-
 int main(int argc, char **argv)
 {
     struct cli_opts opts = {0};
@@ -58,7 +42,8 @@ int main(int argc, char **argv)
     if (code >= 0)
         return code; /* Their options are their own. */
     code = cli_parse(argc, argv, &opts);
-    main_hide_url(&opts);
+    if (opts.url && !opts.url_from_env)
+        opts.url = cli_url_hide((char *)opts.url);
     if (code)
         return code;
     if (opts.help)

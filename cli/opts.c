@@ -236,6 +236,8 @@ static int opts_set(struct cli_opts *o, const struct cli_opt *opt,
         return CLI_OK;
     case OPT_TEXT:
     case OPT_WORD:
+        if (opt->at == AT(url) && o->url)
+            cli_url_wipe((char *)o->url); /* It is of no use any more. */
         *(const char **)at = value;
         return opts_text(o, opt, value);
     case OPT_TIME:

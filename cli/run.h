@@ -292,7 +292,6 @@ void hold_times(struct run *run, int64_t lease);
 int hold_start(struct run *run);
 void hold_loop(struct run *run);
 
-bool spawn_secret(const char *url);
 bool spawn_absolute(struct cli_opts *opts);
 const char *spawn_url(const struct cli_opts *opts);
 char **spawn_environment(const struct run *run);

@@ -54,28 +54,6 @@ static const char *const spawn_names[SPAWN_VARS] = {
     "HOLDFAST_KEY", "HOLDFAST_FENCE",  "HOLDFAST_OWNER",  "HOLDFAST_LOST_FD",
     "HOLDFAST_URL", "HOLDFAST_WITHIN", "HOLDFAST_FENCES", "HOLDFAST_SLOT"};
 
-/* Whether a URL holds a secret: user:password@, or a parameter named so.  A name
- * that is escaped in part may be any. */
-bool spawn_secret(const char *url)
-{
-    static const char *const words[] = {"pass", "secret", "token", "auth"};
-    const char *at, *colon, *authority = strstr(url, "://");
-    const char *query = strchr(url, '?');
-
-    for (size_t i = 0; query && i < sizeof(words) / sizeof(words[0]); i++)
-        if (strcasestr(query, words[i]))
-            return true;
-    for (const char *name = query; name; name = strchr(name + 1, '&'))
-        if (memchr(name, '%', strcspn(name, "=")))
-            return true;
-    if (!authority)
-        return false;
-    authority += 3;
-    at = memchr(authority, '@', strcspn(authority, "?#"));
-    colon = at ? memchr(authority, ':', (size_t)(at - authority)) : NULL;
-    return colon != NULL;
-}
-
 /* The path of a URL whose service lies in the file system, if it is one that
  * depends on the current directory; else NULL. */
 static const char *spawn_relative(const char *url)
@@ -128,7 +106,7 @@ bool spawn_absolute(struct cli_opts *opts)
 /* The URL for a holdfast inside the command, or NULL to leave it alone. */
 const char *spawn_url(const struct cli_opts *opts)
 {
-    return opts->url && (opts->url_from_env || !spawn_secret(opts->url))
+    return opts->url && (opts->url_from_env || !cli_url_secret(opts->url))
                ? opts->url
                : NULL;
 }

@@ -176,11 +176,12 @@ static int opts_check(struct serve_opts *ret)
 }
 
 /* Append to a list of at most `max`. */
-static int opts_add(const char **list, int *n, int max, const char *name)
+static int opts_add(const char **list, int *n, int max, const char *name,
+                    const char *value)
 {
     if (*n == max)
         return opts_wrong("too many of an option", name);
-    list[(*n)++] = optarg;
+    list[(*n)++] = value;
     return 0;
 }
 
@@ -190,7 +191,8 @@ static int opts_one(int c, const char *word, struct serve_opts *ret)
     case 'u':
         if (!*optarg)
             return opts_wrong("--url is empty", NULL);
-        return opts_add(ret->urls, &ret->services, SERVE_SERVICES, "--url");
+        return opts_add(ret->urls, &ret->services, SERVE_SERVICES, "--url",
+                        cli_url_hide(optarg));
     case 'l':
         ret->listen = optarg;
         return 0;
@@ -200,10 +202,11 @@ static int opts_one(int c, const char *word, struct serve_opts *ret)
     case O_HOST:
         if (!*optarg)
             return opts_wrong("--host is empty", NULL);
-        return opts_add(ret->hosts, &ret->nhosts, SERVE_HOSTS, "--host");
+        return opts_add(ret->hosts, &ret->nhosts, SERVE_HOSTS, "--host",
+                        optarg);
     case O_LABELS:
         return opts_add(ret->labels, &ret->nlabels, SERVE_PREFIXES,
-                        "--label-keys");
+                        "--label-keys", optarg);
     case O_PREFIX:
         ret->prefix = optarg;
         return 0;

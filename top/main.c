@@ -477,7 +477,7 @@ static int top_parse(int argc, char **argv, struct top_opts *o, struct top *top)
             printf("holdfast-top %s\n", hf_version());
             return CLI_OK;
         case 'u':
-            o->url = optarg;
+            o->url = cli_url_hide(optarg);
             break;
         case 'i':
             if (!top_seconds(optarg, &top->interval))

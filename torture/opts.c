@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../cli/cli.h"
+
 enum {
     O_CHECK = 256,
     O_CLIENT,
@@ -295,7 +297,8 @@ int opts_parse(int argc, char **argv, struct opts *ret)
     }
     if (argc - optind > 1)
         return usage("one URL is enough", argv[optind + 1]);
-    ret->url = optind < argc ? argv[optind] : getenv("HOLDFAST_URL");
+    ret->url =
+        optind < argc ? cli_url_hide(argv[optind]) : getenv("HOLDFAST_URL");
     if (!ret->url)
         ret->url = "file:";
     return -1;

@@ -93,6 +93,9 @@ dead() { ! alive "$1"; }
 # stopped PID
 stopped() { grep -q '^State:.*T' "/proc/$1/status"; }
 
+# words PID: its command line, as ps(1) shows it.
+words() { tr '\0' ' ' <"/proc/$1/cmdline"; }
+
 held() { ! "$HOLDFAST" run -q -n "$1" -- true; }
 
 is_free() { "$HOLDFAST" run -q -n "$1" -- true; }

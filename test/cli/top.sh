@@ -34,6 +34,19 @@ for url in 'redis//user:S3CRET@host' 'u:S3CRET@h' 'redis://user:S3CRET/0' \
     is "$url: no message shows the secret" 0 "$(printf '%s\n' "$said" | grep -c S3CRET)"
 done
 
+# Whoever lists processes sees no password, and top goes on with it.
+cat >"$tmp/shell" <<'END'
+echo $$ >"$0.pid"
+exec "$HOLDFAST" top -u redis://u:S3CRET@127.0.0.1:1 "--url=$HOLDFAST_URL?t%74l=7m"
+END
+begin_shell
+until_true shows 'app/one.*the one'
+ok 'the last of several URLs counts'
+said=$(words "$(cat "$tmp/shell.pid")")
+is 'a password of any -u is in no list of processes' 'holdfast-top -u redis**' "$(printf '%s' "$said" | sed 's/\*\*.*/**/')"
+is 'nor an option that may be one' 0 "$(printf '%s\n' "$said" | grep -c -e S3CRET -e 't%74l')"
+press q
+
 # The list.
 "$hf" run --note "$(printf 'evil\033[2Jnote')" -s app/two -- sleep 1000 &
 two=$!

@@ -229,7 +229,7 @@ static void test_secrets(void)
 
         snprintf(name, sizeof(name), "%s %s the command's environment",
                  rows[i].url, rows[i].secret ? "stays out of" : "goes into");
-        tap(spawn_secret(rows[i].url) == rows[i].secret, name);
+        tap(cli_url_secret(rows[i].url) == rows[i].secret, name);
     }
 }
 

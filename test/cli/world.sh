@@ -184,4 +184,6 @@ case $said in
 *) true ;;
 esac
 ok 'which neither ps nor the command sees'
+is 'nor does ps see one that another -u replaces' 0 "$("$hf" run -q -u 'redis://u:S3CRET@127.0.0.1:1' \
+    --url=redis://u:S3CRET@127.0.0.1:2 -u "file:$tmp/locks" k -- sh -c 'tr "\0" " " </proc/$PPID/cmdline' | grep -c S3CRET)"
 finish

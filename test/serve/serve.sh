@@ -122,6 +122,21 @@ wait $three
 is 'its holder has lost it' 79 $?
 ends
 
+# Whoever lists processes sees no password, and the services are asked with it.
+begin -u "file:$tmp/locks?t%74l=7m" -u redis://u:S3CRET@127.0.0.1:1 "--url=mysql://u:S3CRET@127.0.0.1:1/d" \
+    -umysql://127.0.0.1:1/d?password=S3CRET -u redis//u:S3CRET@h -u u:S3CRET@h -u redis:S3CRET@h \
+    -u 'postgres:host=127.0.0.1 port=1 password=S3CRET' -u redis+unix:/u:S3CRET@/x -u redis://u:S3CRET/0
+"$hf" run -u "file:$tmp/locks" job/4 -- sleep 1000 &
+four=$!
+until_true shows '"key": "job/4"'
+ok 'a URL with a secret is read'
+said=$(words "$server")
+has 'and goes from the list of processes' 'holdfast-serve -l 127.0.0.1:0 -u file\*\*' "$said"
+is 'with each password' 0 "$(printf '%s\n' "$said" | grep -c -e S3CRET -e 't%74l')"
+ends
+kill $four
+wait $four 2>/dev/null
+
 # Others need a token.
 exits 'an address for all needs a token' 64 "$hf" serve -l 0.0.0.0:0
 exits 'a token is not too short' 64 sh -c "echo short >'$tmp/token'; exec '$hf' serve --token-file '$tmp/token'"

@@ -33,5 +33,34 @@ refuses 64 "--processes '0': expected a number from 1 to " -p 0
 refuses 64 "--seed 'x': expected a number greater than 0" --seed x
 refuses 78 "faults of the network need a URL that names all hosts" --faults net mem:x
 refuses 78 "not file:, sqlite:, Sentinel or Cluster" --faults net mem:x
+
+# Whoever lists processes sees no password, neither of the run nor of its clients.
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-usage.XXXXXX")
+TMPDIR=$tmp "$torture" -p 2 -d 1h --faults none --workload lock "file:$tmp/locks?t%74l=7m" >"$tmp/out" 2>&1 &
+run=$!
+trap 'kill $run 2>/dev/null; wait $run; rm -rf "$tmp"' EXIT
+# family: the command lines of the run and of its clients, when there are all.
+family() {
+    pids=$(cat /proc/$run/task/*/children 2>/dev/null)
+    [ "$(echo "$pids" | wc -w)" -eq 2 ] || return 1
+    for pid in $run $pids; do
+        tr '\0' ' ' <"/proc/$pid/cmdline" && echo
+    done
+}
+tries=0
+hidden=false
+until $hidden || [ $tries -eq 2400 ]; do
+    sleep 0.025
+    tries=$((tries + 1))
+    said=$(family) && [ "$(printf '%s\n' "$said" | grep -c 'file\*\*')" -eq 3 ] && hidden=true
+done
+number=$((number + 1))
+if $hidden; then
+    echo "ok $number - a URL with a secret goes from the list of processes"
+else
+    failed=1
+    echo "not ok $number - a URL with a secret goes from the list of processes"
+    printf '%s\n' "$said" | sed 's/^/# /'
+fi
 echo "1..$number"
 exit $failed
