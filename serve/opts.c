@@ -98,26 +98,62 @@ static int opts_unknown(const char *word)
                       name);
 }
 
-/* The first line of the file. */
+/* There is no token in the file. */
+static int opts_no_token(const char *file, const char *why)
+{
+    fprintf(stderr, "holdfast-serve: --token-file %s: %s\n", file, why);
+    return 66;
+}
+
+/* The first line of the file, without its end, which may be CR LF.  `ret` keeps
+ * bytes that are 0. */
+static int opts_token_read(const char *file, char *ret, size_t size,
+                           size_t *len)
+{
+    FILE *in = fopen(file, "re");
+    int c = 0, error;
+
+    if (!in)
+        return opts_no_token(file, strerror(errno));
+    opts_secret(file, in);
+    *len = 0;
+    errno = 0;
+    while (*len < size && (c = getc(in)) != EOF && c != '\n')
+        ret[(*len)++] = (char)c;
+    error = ferror(in) ? errno : 0;
+    fclose(in);
+    if (error)
+        return opts_no_token(file, error == EISDIR ? "it is a directory"
+                                                   : strerror(error));
+    if (c == '\n' && *len && ret[*len - 1] == '\r')
+        (*len)--;
+    if (!*len)
+        return opts_no_token(file, c == EOF ? "it is empty"
+                                            : "its first line is empty");
+    return 0;
+}
+
+/* A header carries visible ASCII characters as they are; it loses blanks at its
+ * ends, and browsers refuse or change the rest. */
 static int opts_token(const char *file, struct serve_opts *ret)
 {
     static char token[512];
-    FILE *in = fopen(file, "re");
+    size_t len;
+    int st = opts_token_read(file, token, sizeof(token), &len);
 
-    if (!in || !fgets(token, sizeof(token), in)) {
-        fprintf(stderr, "holdfast-serve: --token-file %s: %s\n", file,
-                in ? "it is empty" : strerror(errno));
-        if (in)
-            fclose(in);
-        return 66;
-    }
-    opts_secret(file, in);
-    fclose(in);
-    if (strlen(token) == sizeof(token) - 1)
+    if (st)
+        return st;
+    if (len > 510)
         return opts_wrong("a token has at most 510 characters", NULL);
-    token[strcspn(token, "\r\n")] = '\0';
-    if (strlen(token) < 16)
+    for (size_t i = 0; i < len; i++)
+        if (token[i] < '!' || token[i] > '~')
+            return opts_wrong("a token has visible ASCII characters only, "
+                              "because a header must carry it: no blanks, "
+                              "controls or others",
+                              NULL);
+    if (len < 16)
         return opts_wrong("a token has at least 16 characters", NULL);
+    token[len] = '\0';
     ret->token = token;
     return 0;
 }

@@ -142,6 +142,34 @@ exits 'an address for all needs a token' 64 "$hf" serve -l 0.0.0.0:0
 exits 'a token is not too short' 64 sh -c "echo short >'$tmp/token'; exec '$hf' serve --token-file '$tmp/token'"
 exits 'nor cut' 64 sh -c "head -c 600 /dev/zero | tr '\\0' x >'$tmp/token'; exec '$hf' serve --token-file '$tmp/token'"
 exits 'nor missing' 66 "$hf" serve --token-file "$tmp/none"
+has 'which is said' "--token-file $tmp/none: No such file" "$said"
+exits 'nor a directory' 66 "$hf" serve --token-file "$tmp"
+has 'which is said' "--token-file $tmp: it is a directory" "$said"
+: >"$tmp/token"
+exits 'nor empty' 66 "$hf" serve --token-file "$tmp/token"
+has 'which is said' "--token-file $tmp/token: it is empty" "$said"
+printf '\nsixteen-or-more-of-them\n' >"$tmp/token"
+exits 'nor is its line' 66 "$hf" serve --token-file "$tmp/token"
+has 'which is said' "--token-file $tmp/token: its first line is empty" "$said"
+# A header must carry it as it is.
+n=0
+for bad in ' a-long-and-secret-token' 'a-long-and-secret-token ' 'a-long-and-secret-token\t' 'a long and secret token' \
+    '                    ' 'a-long-and-secret-t\303\266ken' 'a-long-and-secret-t\366ken' 'a-long-and-secret-t\033ken' \
+    'a-long-and-secret-t\177ken' 'a-long-and-secret\rtoken' 'a-long-and-secret\0token' 'a-long-and-secret-token\0'; do
+    # shellcheck disable=SC2059
+    printf "$bad\n" >"$tmp/token"
+    n=$((n + 1))
+    exits "token $n that a header cannot carry is refused" 64 "$hf" serve -l 192.0.2.1:9707 --token-file "$tmp/token"
+    has 'with what is wrong' 'visible ASCII characters' "$said"
+done
+n=0
+for good in 'a-long-and-secret-token' 'a-long-and-secret-token\n' 'a-long-and-secret-token\r\n' '!"#$&()*+,-./:;<=>?@[]^_`{|}~\n' \
+    'a-long-and-secret-token\n \303\266\n'; do
+    # shellcheck disable=SC2059
+    printf "$good" >"$tmp/token"
+    n=$((n + 1))
+    exits "token $n that it can carry is taken" 71 "$hf" serve -l 192.0.2.1:9707 --token-file "$tmp/token"
+done
 exits 'no such address' 64 "$hf" serve -l nowhere
 echo a-long-and-secret-token >"$tmp/token"
 chmod 644 "$tmp/token"
