@@ -97,12 +97,30 @@ static void help(void)
         "1 violated, 3 too little happened, 64 usage, 69 unavailable.\n");
 }
 
+/* A word may be a URL that was meant for another place. */
 static int usage(const char *what, const char *which)
 {
-    fprintf(stderr,
-            "holdfast-torture: %s '%s': see 'holdfast-torture --help'\n", what,
-            which);
+    char shown[CLI_WORD], clean[4 * CLI_WORD];
+
+    cli_clean(cli_word(which, shown), clean, sizeof(clean));
+    fprintf(stderr, "holdfast-torture: %s: %s: see 'holdfast-torture --help'\n",
+            what, clean);
     return 64;
+}
+
+/* getopt() itself would show the value of an option that it does not know. */
+static int usage_option(const char *word)
+{
+    char name[64];
+
+    if (strncmp(word, "--", 2) != 0) {
+        fputs("holdfast-torture: wrong option, or its value is missing: see "
+              "'holdfast-torture --help'\n",
+              stderr);
+        return 64;
+    }
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
+    return usage("wrong option", name);
 }
 
 /* The values that an option takes. */
@@ -155,10 +173,12 @@ static void expect(FILE *out, int letter)
 static int usage_value(int letter, const char *value)
 {
     const struct option *o = options;
+    char shown[CLI_WORD], clean[4 * CLI_WORD];
 
     while (o->name && o->val != letter)
         o++;
-    fprintf(stderr, "holdfast-torture: --%s '%s': expected ", o->name, value);
+    cli_clean(cli_word(value, shown), clean, sizeof(clean));
+    fprintf(stderr, "holdfast-torture: --%s %s: expected ", o->name, clean);
     expect(stderr, letter);
     fputc('\n', stderr);
     return 64;
@@ -279,11 +299,12 @@ int opts_parse(int argc, char **argv, struct opts *ret)
                          .prefix = "holdfast-torture.",
                          .seed = (uint64_t)history_now(),
                          .faults = fault_default()};
+    opterr = 0;
     while ((letter = getopt_long(argc, argv, "d:t:p:T:k:hvV", options, NULL)) !=
            -1) {
         text = opts_text(ret, letter);
         if (letter == '?')
-            return usage("wrong option", argv[optind - 1]);
+            return usage_option(argv[optind - 1]);
         if (letter == 'h')
             return help(), 0;
         if (letter == 'V')

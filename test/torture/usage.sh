@@ -34,6 +34,25 @@ refuses 64 "--seed 'x': expected a number greater than 0" --seed x
 refuses 78 "faults of the network need a URL that names all hosts" --faults net mem:x
 refuses 78 "not file:, sqlite:, Sentinel or Cluster" --faults net mem:x
 
+# No message shows a password.
+url=redis://u:S3CRET@127.0.0.1:1
+said=$(for words in "mem: $url" "--ulr=$url" "-x$url" "-d $url" "--workload $url" "--verbose=$url"; do
+    # shellcheck disable=SC2086
+    timeout 60 "$torture" $words 2>&1 </dev/null
+done)
+number=$((number + 1))
+case $said in
+*S3CRET*)
+    failed=1
+    echo "not ok $number - no message shows a password"
+    printf '%s\n' "$said" | sed 's/^/# /'
+    ;;
+*) echo "ok $number - no message shows a password" ;;
+esac
+refuses 64 "one URL is enough: 'redis://" mem: "$url"
+refuses 64 "wrong option: '--ulr'" "--ulr=$url"
+refuses 64 'wrong option' -x
+
 # Whoever lists processes sees no password, neither of the run nor of its clients.
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-usage.XXXXXX")
 TMPDIR=$tmp "$torture" -p 2 -d 1h --faults none --workload lock "file:$tmp/locks?t%74l=7m" >"$tmp/out" 2>&1 &
