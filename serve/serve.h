@@ -79,15 +79,16 @@ struct serve_lock {
     uint64_t id;                    /* for streams; never used again */
     uint64_t lease;                 /* serve_table.lease, at its last renewal */
     int64_t seen;                   /* when `info` was true */
-    int64_t ends;   /* of the lease, as streams were told; -1 unknown */
-    int64_t full;   /* the most that was seen left of it */
-    int64_t whole;  /* how long it may be, while no renewal was seen */
-    int64_t first;  /* when it would end, as first seen */
-    bool renewed;   /* since then */
-    int64_t begun;  /* when the grant was first seen, */
-    bool witnessed; /* and there was none before */
-    int64_t waited; /* since when somebody waits, as seen; or -1 */
-    unsigned mark;  /* of the last listing that named it */
+    int64_t ends;    /* of the lease, as streams were told; -1 unknown */
+    int64_t full;    /* the most that was seen left of it */
+    int64_t whole;   /* how long it may be, while no renewal was seen */
+    int64_t first;   /* when it would end, as first seen */
+    bool renewed;    /* since then */
+    int64_t begun;   /* when the grant was first seen, */
+    bool witnessed;  /* and there was none before */
+    uint64_t newest; /* the greatest fence of those who hold it together */
+    int64_t waited;  /* since when somebody waits, as seen; or -1 */
+    unsigned mark;   /* of the last listing that named it */
     int service;
     struct hf_info info;
     char key[];

@@ -99,6 +99,35 @@ TEST(a_permit_is_handed_over_where_all_were_taken)
     CHECK_EQ(service->handovers, 1);
 }
 
+/* Listings tell the fence of one who is there, observers the greatest that they were
+ * told: they differ for good when the newest has left. */
+TEST(a_fence_that_goes_back_and_forth_is_neither_a_grant_nor_an_end)
+{
+    const struct serve_service *service = &serve_table.services[0];
+
+    for (int permits = 0; permits <= 3; permits += 3) {
+        serve_table_init(1);
+        memset(&serve_table.services[0], 0, sizeof(serve_table.services[0]));
+        hold(1, permits, 1);
+        hold(2, permits, 2);
+        hold(1, permits, 1);
+        for (int i = 0; i < 3; i++) {
+            hold(1, permits, 2);
+            hold(1, permits, 1);
+        }
+        CHECK_EQ(service->grants, 2);
+        CHECK_EQ(service->hold.count, 1);
+        hold(1, permits, 3); /* Somebody else has it. */
+        CHECK_EQ(service->grants, 3);
+        CHECK_EQ(service->hold.count, 2);
+        hold(0, permits, 0);
+        hold(1, permits, 2); /* A service that has begun again. */
+        hold(1, permits, 3);
+        CHECK_EQ(service->grants, 5);
+        hold(0, permits, 0);
+    }
+}
+
 /* Somebody alone holds "k", and so much of the lease is left. */
 static void lease(int64_t left_ms, int64_t since_ms, unsigned mark)
 {
