@@ -27,7 +27,9 @@
  *      label values, never as HTML.
  *  (4) A break hits what was shown.  The number of a service means another one when
  *      this program is started again with other options, and so the request says
- *      of which run it is the number, and which endpoint it had.
+ *      of which run it is the number, and which endpoint it had.  The table shows
+ *      one of several holders and maybe the fence of another: so the page breaks
+ *      one of them only as /api/holders tells it.
  *  (5) Memory is bounded: keys, events, connections and what is kept of a
  *      connection each have a limit.
  *
@@ -159,7 +161,8 @@ void serve_table_change(int service, const char *key,
 void serve_table_sweep(int service, unsigned mark);
 void serve_table_up(int service, bool up, const char *endpoint,
                     const char *error, int64_t trip_us);
-size_t serve_table_not_shown(void); /* with the mutex held */
+size_t serve_table_not_shown(void);                    /* with the mutex held */
+uint64_t serve_table_id(int service, const char *key); /* the same; 0: none */
 int serve_table_short(int service, int64_t every, char (*keys)[HF_KEY_MAX + 1],
                       int max);
 int64_t serve_now(void);

@@ -384,6 +384,8 @@ void serve_table_sweep(int service, unsigned mark)
         table_append(lock);
     }
     table_trim();
+    if (!serve_table.services[service].listed)
+        serve_table.version++; /* Streams are told so. */
     serve_table.services[service].listed = true;
     serve_table.services[service].left_out[0] =
         serve_table.services[service].left_out[1];
@@ -408,6 +410,13 @@ int serve_table_short(int service, int64_t every, char (*keys)[HF_KEY_MAX + 1],
             snprintf(keys[n++], sizeof(keys[0]), "%s", lock->key);
     pthread_mutex_unlock(&serve_table.mu);
     return n;
+}
+
+uint64_t serve_table_id(int service, const char *key)
+{
+    const struct serve_lock *lock = table_find(service, key);
+
+    return lock ? lock->id : 0;
 }
 
 size_t serve_table_not_shown(void)

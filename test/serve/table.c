@@ -244,6 +244,62 @@ TEST(what_is_not_known_has_no_series)
     free(text);
 }
 
+/* Is this in what the page is told of the services? */
+static bool told(const char *what)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    bool ret;
+
+    CHECK(out != NULL);
+    serve_json_services(out);
+    CHECK_EQ(fclose(out), 0);
+    ret = strstr(text, what) != NULL;
+    free(text);
+    return ret;
+}
+
+TEST(nobody_is_said_to_wait_for_nothing_where_that_is_not_known)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    begin();
+    CHECK(told("\"waiters\":0,"));
+    info.held = true;
+    info.holders = 1;
+    info.waiters = -1;
+    serve_table_change(0, "k", &info, 1);
+    CHECK(told("\"waiters\":null,"));
+    info.waiters = 2;
+    serve_table_change(0, "k", &info, 1);
+    CHECK(told("\"waiters\":2,"));
+}
+
+TEST(streams_are_told_when_all_was_listed)
+{
+    uint64_t version;
+
+    begin();
+    lease(30000, 5, 1);
+    CHECK(told("\"listed\":false,"));
+    version = serve_table.version;
+    serve_table_sweep(0, 1);
+    CHECK(told("\"listed\":true,"));
+    CHECK(serve_table.version > version);
+    version = serve_table.version;
+    serve_table_sweep(0, 1);
+    CHECK_EQ(serve_table.version, version);
+}
+
+TEST(a_lock_has_a_number_while_it_is_known)
+{
+    begin();
+    CHECK_EQ(serve_table_id(0, "k"), 0);
+    lease(30000, 5, 1);
+    CHECK_EQ(serve_table_id(0, "k"), serve_table.last->id);
+}
+
 TEST(a_service_of_which_nothing_is_known_now_has_no_gauges)
 {
     static const char *const now[] = {
