@@ -231,9 +231,12 @@ static void table_judge(struct serve_lock *lock, const struct hf_info *now,
     int64_t grants = table_grants(lock, now);
     bool taken = grants > 0, over = old->held && !now->held;
 
-    if (now->held && old->held && now->fence != old->fence)
-        over = !together || now->holders < old->holders ||
-               (taken && now->holders == old->holders);
+    if (now->held && old->held && !together)
+        over = now->fence != old->fence;
+    else if (together && now->holders < old->holders)
+        over = now->fence != old->fence || strcmp(old->owner, now->owner);
+    else if (together && now->holders == old->holders)
+        over = taken;
     if (over)
         table_count(&service->hold, serve_age(lock, at));
     if (over && (!now->held || taken) && table_lapsed(lock, at)) {

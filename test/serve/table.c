@@ -128,6 +128,25 @@ TEST(a_fence_that_goes_back_and_forth_is_neither_a_grant_nor_an_end)
     }
 }
 
+TEST(a_hold_ends_with_whoever_was_shown_though_the_fence_stays)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    serve_table_init(1);
+    hold(1, 0, 1);
+    hold(2, 0, 2);
+    info.held = info.shared = true;
+    info.holders = 1;
+    info.fence = 2;
+    snprintf(info.owner, sizeof(info.owner), "one who stays");
+    serve_table_change(0, "k", &info, 0);
+    CHECK_EQ(serve_table.services[0].hold.count, 1);
+    info.fence = 1;
+    serve_table_change(0, "k", &info, 1);
+    CHECK_EQ(serve_table.services[0].hold.count, 1);
+    CHECK_EQ(serve_table.services[0].grants, 2);
+}
+
 /* Somebody alone holds "k", and so much of the lease is left. */
 static void lease(int64_t left_ms, int64_t since_ms, unsigned mark)
 {
