@@ -61,6 +61,7 @@ static void act_leave(void)
 
 struct act_list {
     FILE *out;
+    const struct serve_act *act;
     bool more;
     int count;
 };
@@ -68,31 +69,41 @@ struct act_list {
 static bool act_holder(void *arg, const struct hf_info *info)
 {
     struct act_list *list = arg;
-    struct serve_lock *lock = calloc(1, sizeof(*lock) + 1);
+    const char *key = list->act->key;
+    struct serve_lock *lock = calloc(1, sizeof(*lock) + strlen(key) + 1);
 
     if (!lock)
         return false;
+    memcpy(lock->key, key, strlen(key) + 1);
+    lock->service = list->act->service;
     lock->info = *info;
     lock->seen = serve_now();
     lock->waited = -1;
     fputs(list->more ? "," : "", list->out);
+    pthread_mutex_lock(&serve_table.mu);
+    lock->id = serve_table_id(lock->service, key);
+    serve_lease_begin(lock, info, lock->seen);
     serve_json_lock(list->out, lock, lock->seen);
+    pthread_mutex_unlock(&serve_table.mu);
     list->more = true;
     free(lock);
     return true;
 }
 
+/* Those that are not told are counted. */
 static bool act_waiter(void *arg, const struct hf_waiter *waiter)
 {
     struct act_list *list = arg;
 
+    if (list->count++ >= ACT_WAITERS)
+        return true;
     fputs(list->more ? "," : "", list->out);
     serve_json_waiter(list->out, waiter);
     list->more = true;
-    return ++list->count < ACT_WAITERS;
+    return true;
 }
 
-/* Who waits, in order; null where nobody knows. */
+/* Who waits, in order, and how many more; null where nobody knows. */
 static void act_queue(FILE *out, hf_client *client, const char *key)
 {
     char *text = NULL;
@@ -108,7 +119,8 @@ static void act_queue(FILE *out, hf_client *client, const char *key)
     if (st)
         fputs("null", out);
     else
-        fprintf(out, "[%s]", text);
+        fprintf(out, "[%s],\"queue_not_shown\":%d", text,
+                list.count > ACT_WAITERS ? list.count - ACT_WAITERS : 0);
     free(text);
 }
 
@@ -117,7 +129,7 @@ static void *act_run(void *arg)
     struct serve_act *act = arg;
     hf_client *client = serve_client(act->service);
     FILE *out = open_memstream(&act->text, &act->len);
-    struct act_list list = {.out = out};
+    struct act_list list = {.out = out, .act = act};
     struct hf_error err = {.text = "the service cannot be reached"};
 
     act->st = HF_UNAVAILABLE;

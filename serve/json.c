@@ -102,12 +102,17 @@ void serve_json_services(FILE *out)
         fputs(",\"error\":", out);
         cli_json_text(out, s->error);
         fprintf(out,
-                ",\"up\":%s,\"lasts\":%s,\"lease_ms\":%" PRId64
+                ",\"up\":%s,\"listed\":%s,\"lasts\":%s,\"lease_ms\":%" PRId64
                 ",\"trip_us\":%" PRId64 ",\"held\":%" PRId64
-                ",\"holders\":%" PRId64 ",\"waiters\":%" PRId64
-                ",\"handovers\":%" PRIu64 ",\"grants\":%" PRIu64,
-                s->up ? "true" : "false", s->lasts ? "true" : "false",
-                s->lease_ms, s->trip_us, s->held, s->holders, s->waiters,
+                ",\"holders\":%" PRId64 ",\"waiters\":",
+                s->up ? "true" : "false", s->listed ? "true" : "false",
+                s->lasts ? "true" : "false", s->lease_ms, s->trip_us, s->held,
+                s->holders);
+        if (s->unknown)
+            fputs("null", out);
+        else
+            fprintf(out, "%" PRId64, s->waiters);
+        fprintf(out, ",\"handovers\":%" PRIu64 ",\"grants\":%" PRIu64,
                 s->handovers, s->grants);
         json_histogram(out, "hold", &s->hold);
         json_histogram(out, "wait", &s->wait);

@@ -27,7 +27,9 @@
  *      label values, never as HTML.
  *  (4) A break hits what was shown.  The number of a service means another one when
  *      this program is started again with other options, and so the request says
- *      of which run it is the number, and which endpoint it had.
+ *      of which run it is the number, and which endpoint it had.  The table shows
+ *      one of several holders and maybe the fence of another: so the page breaks
+ *      one of them only as /api/holders tells it.
  *  (5) Memory is bounded: keys, events, connections and what is kept of a
  *      connection each have a limit.
  *
@@ -79,15 +81,16 @@ struct serve_lock {
     uint64_t id;                    /* for streams; never used again */
     uint64_t lease;                 /* serve_table.lease, at its last renewal */
     int64_t seen;                   /* when `info` was true */
-    int64_t ends;   /* of the lease, as streams were told; -1 unknown */
-    int64_t full;   /* the most that was seen left of it */
-    int64_t whole;  /* how long it may be, while no renewal was seen */
-    int64_t first;  /* when it would end, as first seen */
-    bool renewed;   /* since then */
-    int64_t begun;  /* when the grant was first seen, */
-    bool witnessed; /* and there was none before */
-    int64_t waited; /* since when somebody waits, as seen; or -1 */
-    unsigned mark;  /* of the last listing that named it */
+    int64_t ends;    /* of the lease, as streams were told; -1 unknown */
+    int64_t full;    /* the most that was seen left of it */
+    int64_t whole;   /* how long it may be, while no renewal was seen */
+    int64_t first;   /* when it would end, as first seen */
+    bool renewed;    /* since then */
+    int64_t begun;   /* when the grant was first seen, */
+    bool witnessed;  /* and there was none before */
+    uint64_t newest; /* the greatest fence of those who hold it together */
+    int64_t waited;  /* since when somebody waits, as seen; or -1 */
+    unsigned mark;   /* of the last listing that named it */
     int service;
     struct hf_info info;
     char key[];
@@ -158,7 +161,8 @@ void serve_table_change(int service, const char *key,
 void serve_table_sweep(int service, unsigned mark);
 void serve_table_up(int service, bool up, const char *endpoint,
                     const char *error, int64_t trip_us);
-size_t serve_table_not_shown(void); /* with the mutex held */
+size_t serve_table_not_shown(void);                    /* with the mutex held */
+uint64_t serve_table_id(int service, const char *key); /* the same; 0: none */
 int serve_table_short(int service, int64_t every, char (*keys)[HF_KEY_MAX + 1],
                       int max);
 int64_t serve_now(void);

@@ -193,7 +193,9 @@ static bool table_lapsed(const struct serve_lock *lock, int64_t at)
 }
 
 /* Of several who hold a lock together one is shown, and the fence is another's when
- * that one leaves.  So only their number tells whether somebody came. */
+ * that one leaves.  So their number tells whether somebody came, and where that is
+ * the same only a fence that is greater than all before it: when the newest has left,
+ * observers go on to tell its fence, and listings tell that of one who is there. */
 static bool table_together(const struct hf_info *old, const struct hf_info *now)
 {
     return old->held && now->held &&
@@ -202,18 +204,21 @@ static bool table_together(const struct hf_info *old, const struct hf_info *now)
 }
 
 /* How many were granted it since. */
-static int64_t table_grants(const struct hf_info *old,
+static int64_t table_grants(const struct serve_lock *lock,
                             const struct hf_info *now)
 {
+    const struct hf_info *old = &lock->info;
     int64_t more = now->holders - old->holders;
 
     if (!now->held)
         return 0;
     if (!old->held)
         return now->holders > 1 ? now->holders : 1;
-    if (table_together(old, now) && more != 0)
+    if (!table_together(old, now))
+        return now->fence != old->fence;
+    if (more != 0)
         return more > 0 ? more : 0;
-    return now->fence != old->fence;
+    return now->fence > lock->newest;
 }
 
 /* Who held it before, and who does now: figures and events. */
@@ -223,11 +228,15 @@ static void table_judge(struct serve_lock *lock, const struct hf_info *now,
     struct serve_service *service = &serve_table.services[lock->service];
     const struct hf_info *old = &lock->info;
     bool together = table_together(old, now);
-    int64_t grants = table_grants(old, now);
+    int64_t grants = table_grants(lock, now);
     bool taken = grants > 0, over = old->held && !now->held;
 
-    if (now->held && old->held && now->fence != old->fence)
-        over = !together || now->holders <= old->holders;
+    if (now->held && old->held && !together)
+        over = now->fence != old->fence;
+    else if (together && now->holders < old->holders)
+        over = now->fence != old->fence || strcmp(old->owner, now->owner);
+    else if (together && now->holders == old->holders)
+        over = taken;
     if (over)
         table_count(&service->hold, serve_age(lock, at));
     if (over && (!now->held || taken) && table_lapsed(lock, at)) {
@@ -309,11 +318,14 @@ static void table_put(struct serve_lock *lock, const struct hf_info *info,
     struct serve_service *service = &serve_table.services[lock->service];
 
     bool other = !lock->info.held || lock->info.fence != info->fence;
+    bool together = table_together(&lock->info, info);
 
-    if (other && !table_together(&lock->info, info)) {
+    if (other && !together) {
         lock->begun = now;
         lock->witnessed = seen;
     }
+    if (!together || info->fence > lock->newest)
+        lock->newest = info->fence;
     if (other || lock->info.left_ms < 0)
         serve_lease_begin(lock, info, now);
     table_sum(service, &lock->info, -1);
@@ -375,6 +387,8 @@ void serve_table_sweep(int service, unsigned mark)
         table_append(lock);
     }
     table_trim();
+    if (!serve_table.services[service].listed)
+        serve_table.version++; /* Streams are told so. */
     serve_table.services[service].listed = true;
     serve_table.services[service].left_out[0] =
         serve_table.services[service].left_out[1];
@@ -399,6 +413,13 @@ int serve_table_short(int service, int64_t every, char (*keys)[HF_KEY_MAX + 1],
             snprintf(keys[n++], sizeof(keys[0]), "%s", lock->key);
     pthread_mutex_unlock(&serve_table.mu);
     return n;
+}
+
+uint64_t serve_table_id(int service, const char *key)
+{
+    const struct serve_lock *lock = table_find(service, key);
+
+    return lock ? lock->id : 0;
 }
 
 size_t serve_table_not_shown(void)

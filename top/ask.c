@@ -9,6 +9,9 @@
  *      and it is called shortened.
  *  (2) What was typed before the question was drawn does not answer it (top_turn()
  *      in main.c).
+ *  (3) Holder and fence are of the same grant.  A listing tells the note of one and
+ *      maybe the fence of another of several holders: so of a lock that several may
+ *      hold they come from hf_holders(), by the details.
  */
 #include "top.h"
 

@@ -226,7 +226,13 @@ static void top_open(struct top *top)
     job_start(JOB_LOOK, top->chosen, 0);
 }
 
-/* Ask before it is broken, and show which grant is meant. */
+/* Do several hold it, or may they? */
+static bool top_several(const struct hf_info *info)
+{
+    return info->shared || info->permits > 0 || info->holders > 1;
+}
+
+/* Ask before it is broken, and show which grant is meant (ask.c (3)). */
 static void top_ask(struct top *top)
 {
     const struct hf_info *info = NULL;
@@ -244,6 +250,10 @@ static void top_ask(struct top *top)
     }
     if (!info)
         return;
+    if (top->view == VIEW_LIST && top_several(info)) {
+        top_open(top);
+        return;
+    }
     top->asking = true;
     top->asked = false;
     snprintf(top->ask_key, sizeof(top->ask_key), "%s", key);
@@ -278,7 +288,8 @@ static void top_answer_key(struct top *top, int key)
     top->asking = false;
     if (key != 'y' && key != 'Y')
         return;
-    top->breaking = !job_start(JOB_BREAK, top->ask_key, top->ask_fence);
+    top->breaking = true;
+    top->delayed = !job_start(JOB_BREAK, top->ask_key, top->ask_fence);
 }
 
 /* Keys that change what is shown; false for q. */
@@ -349,33 +360,43 @@ static bool top_key(struct top *top, struct top_listing *list, int key)
 
 /* ---- the loop ----------------------------------------------------------- */
 
+static void top_broke(struct top *top, const struct top_job *job)
+{
+    char text[512];
+
+    top->breaking = false;
+    if (!job->st)
+        snprintf(text, sizeof(text), "broke fence %" PRIu64 " of '%.200s'",
+                 job->fence, job->key);
+    else if (job->st == HF_UNCERTAIN)
+        snprintf(text, sizeof(text),
+                 "it is not known whether '%.200s' is broken: %.250s", job->key,
+                 job->err.text);
+    else
+        snprintf(text, sizeof(text), "'%.200s' is not broken: %.250s", job->key,
+                 job->err.text);
+    top_tell(top->message, text);
+    top->said_at = cli_now();
+}
+
 static void top_jobs(struct top *top, struct top_listing *list)
 {
     struct top_job job;
+    bool taken = job_take(&job);
 
-    if (!job_take(&job))
+    if (top->delayed) /* It was said yes to, and goes before another look. */
+        top->delayed = !job_start(JOB_BREAK, top->ask_key, top->ask_fence);
+    if (!taken)
         return;
-    if (top->breaking) /* It was said yes to, and goes before another look. */
-        top->breaking = !job_start(JOB_BREAK, top->ask_key, top->ask_fence);
-    if (job.kind == JOB_LOOK) {
-        top->details = job;
-        top_move(top, 0); /* There may be fewer now. */
-        if (top->view == VIEW_DETAILS && strcmp(job.key, top->chosen) != 0)
-            job_start(JOB_LOOK, top->chosen, 0);
+    if (job.kind == JOB_BREAK) {
+        top_broke(top, &job);
+        list->next_at = top->said_at + 500; /* so that it can be read */
         return;
     }
-    if (job.st) {
-        char text[512];
-
-        snprintf(text, sizeof(text), "'%.200s' is not broken: %.250s", job.key,
-                 job.err.text);
-        top_tell(top->message, text);
-    } else {
-        snprintf(top->message, sizeof(top->message),
-                 "broke fence %" PRIu64 " of '%.200s'", job.fence, job.key);
-    }
-    top->said_at = cli_now();
-    list->next_at = top->said_at + 500; /* so that it can be read */
+    top->details = job;
+    top_move(top, 0); /* There may be fewer now. */
+    if (top->view == VIEW_DETAILS && strcmp(job.key, top->chosen) != 0)
+        job_start(JOB_LOOK, top->chosen, 0);
 }
 
 static int top_signals(void)

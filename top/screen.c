@@ -211,17 +211,28 @@ static void screen_list(struct top *top)
     }
 }
 
-static void screen_head(const struct top *top)
+/* ", 3 waiting"; nothing where the service does not tell that of each lock. */
+static void screen_waiting(const struct top_table *table, char ret[40])
 {
-    char line[1024];
     int64_t waiting = 0;
 
-    for (size_t i = 0; i < top->table.count; i++)
-        if (top->table.rows[i].info.waiters > 0)
-            waiting += top->table.rows[i].info.waiters;
-    snprintf(line, sizeof(line),
-             "%zu locks, %" PRId64 " waiting, by %s%s%s%s%s  %s",
-             top->table.count, waiting, table_sort_name(top->table.sort),
+    ret[0] = '\0';
+    for (size_t i = 0; i < table->count; i++) {
+        if (table->rows[i].info.waiters < 0)
+            return;
+        waiting += table->rows[i].info.waiters;
+    }
+    snprintf(ret, 40, ", %" PRId64 " waiting", waiting);
+}
+
+static void screen_head(const struct top *top)
+{
+    char line[1024], waiting[40];
+
+    screen_waiting(&top->table, waiting);
+    snprintf(line, sizeof(line), "%zu lock%s%s, by %s%s%s%s%s  %s",
+             top->table.count, top->table.count == 1 ? "" : "s", waiting,
+             table_sort_name(top->table.sort),
              top->table.filter[0] ? ", filter " : "", top->table.filter,
              top->prefix[0] ? ", below " : "", top->prefix, top->endpoint);
     attron(A_BOLD);
@@ -257,6 +268,9 @@ static void screen_foot(const struct top *top)
     if (top->filtering)
         snprintf(line, sizeof(line), "filter: %s_  (Enter, Esc)",
                  top->table.filter);
+    else if (top->breaking)
+        snprintf(line, sizeof(line), "breaking fence %" PRIu64 " of '%s' ...",
+                 top->ask_fence, top->ask_key);
     else if (top->message[0] || top->trouble[0])
         snprintf(
             line, sizeof(line), "%s",

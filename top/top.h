@@ -90,7 +90,8 @@ struct top {
     bool filtering; /* the filter is being typed */
     bool asking;    /* shall this be broken?  Listings do not change it: */
     bool asked;     /* the question was drawn */
-    bool breaking;  /* yes; when the look that is under way has ended */
+    bool breaking;  /* yes, and there is no answer of the service yet: */
+    bool delayed;   /* it is asked when the look that is under way has ended */
     char ask_key[HF_KEY_MAX + 1];
     uint64_t ask_fence;
     char ask_who[HF_NOTE_MAX + 1];

@@ -156,7 +156,7 @@ until_true shows "break 'app/older', fence .*, held by older? y/n"
 asked=$(screen | grep y/n)
 kill $older
 wait $older
-until_true shows '^1 locks'
+until_true shows '^1 lock, '
 is 'a question keeps its lock when that goes' "$asked" "$(screen | grep y/n)"
 press y
 until_true gone y/n
@@ -193,6 +193,47 @@ ok 'Backspace takes back a letter, not a byte'
 press Escape
 kill $holders
 wait $holders
+until_true shows '^0 locks'
+
+# Of several who hold a lock one is chosen.
+"$hf" run --note 'reader A' -s app/both -- sleep 1000 &
+one=$!
+until_true shows 'shared 1 *app/both'
+"$hf" run --note 'reader B' -s app/both -- sleep 1000 &
+two=$!
+until_true shows 'shared 2 *app/both'
+shows '^1 lock, 0 waiting'
+ok 'one lock is not several'
+press b
+until_true shows 'q back'
+gone y/n
+ok 'b of a lock that several hold shows them first'
+until_true shows 'reader B'
+# fence_of NOTE: that on the line above it.
+fence_of() { screen | grep -B 1 "$1" | sed -n 's/^fence \([0-9]*\) .*/\1/p'; }
+fence=$(fence_of 'reader B')
+asks_for_b() {
+    press "$1" b
+    until_true shows y/n
+    shows 'held by reader B? y/n' || { press n && false; }
+}
+asks_for_b Home || asks_for_b Down
+shows "break 'app/both', fence $fence, held by reader B? y/n"
+ok 'b of a holder asks for its own fence'
+press y
+wait $two
+is 'y breaks that one' 79 $?
+alive $one && [ "$("$hf" status --json app/both | grep -c '"broken": false')" = 1 ]
+ok 'and no other'
+press q
+until_true shows 'q quit'
+press b
+until_true shows 'q back'
+gone y/n
+ok 'nor is one reader who may be joined asked for at once'
+press q
+kill $one
+wait $one
 until_true shows '^0 locks'
 
 # More holders than details show.
@@ -257,6 +298,23 @@ if command -v redis-server >/dev/null && redis_start; then
     holder=$!
     until_true held away
     begin
+    until_true shows 'away.*there'
+    kill -STOP $server
+    press b
+    until_true shows y/n
+    number=$(screen | sed -n 's/.*, fence \([0-9]*\), .*/\1/p')
+    press y
+    until_true shows "^breaking fence $number of 'away'"
+    ok 'a break that is under way is told'
+    until_true shows "^it is not known whether 'away' is broken: "
+    ok 'and that nobody knows whether it has happened'
+    kill -CONT $server
+    until_true shows 'q quit'
+    kill $holder
+    wait $holder
+    "$hf" run --note there -t 1h away -- sleep 1000 &
+    holder=$!
+    until_true held away
     until_true shows 'away.*there'
     port=${HOLDFAST_URL##*:}
     kill -KILL $server

@@ -266,6 +266,68 @@ def breaks():
     box.send_keys(" ", Keys.BACKSPACE)
 
 
+def breaks_one_of_several():
+    """Of those who hold a lock together the one is broken that is named, by its own fence."""
+    words = [HOLDFAST, "run", "-u", url, "-s", "--grace", "1s", "--note"]
+    people = [start(*words, note, "both", "--", "sh", "-c", "echo; exec sleep 1000")[0] for note in ("left", "middle", "right")]
+    stop(people.pop()) # Observers go on to tell its fence.
+    box = page.find_element(By.ID, "filter")
+    box.clear()
+    box.send_keys("both")
+    eventually(lambda: keys() == ["both"])
+    rows()[0].click()
+    def buttons():
+        return page.find_elements(By.CSS_SELECTOR, "#grants button")
+    check(eventually(lambda: sorted(b.text.split(",")[0] for b in buttons()) == ["Break left", "Break middle"]),
+          "each of several holders can be broken", [b.text for b in buttons()])
+    check(not page.find_element(By.ID, "break").is_displayed(), "and not whoever the row shows")
+    kept = buttons()
+    page.execute_script("details.holders.forEach(h => h.left_ms -= 5000); drawDetails()")
+    check(buttons() == kept, "a button stays while times run")
+    button = next(b for b in buttons() if "Break left," in b.text)
+    fence = button.text.split("fence ")[1].rstrip(".")
+    button.click()
+    asked = text("#askwhat").split("\n")
+    check("left" in asked and fence in asked and "both" in asked, "it asks for that one by its fence", asked)
+    page.find_element(By.ID, "askyes").click()
+    check(eventually(lambda: people[0].poll() == 79), "that one has lost it", people[0].poll())
+    check(people[1].poll() is None, "and no other")
+    running.remove(people[0])
+    stop(people[1])
+    box.clear()
+    box.send_keys(" ", Keys.BACKSPACE)
+
+
+def says_what_it_knows():
+    """What is being listed, does not answer or is not told is no figure."""
+    said = page.execute_script("""
+        const was = [services, new Map(locks), details, chosen], ret = [], lock = (service, key) => locks.set(service + ' ' + key,
+          {id: 0, service, key, held: true, fence: '1', holders: 1, waiters: null, at: 0});
+        const s = (up, listed, waiters) => ({...was[0][0], up, listed, held: 1, waiters});
+        const count = list => { services = list; arrange(); drawServices(); return $('count').textContent; };
+        document.getElementById('filter').value = '';
+        locks.clear();
+        services = [s(true, false, 0)];
+        ret.push(nothing());
+        lock(0, 'a'); lock(0, 'b'); lock(1, 'c');
+        ret.push(count([s(true, false, 0), s(true, true, 0)]));
+        ret.push(count([s(true, true, 0), s(true, true, 0)]));
+        ret.push(count([s(false, true, 0), s(true, true, null)]));
+        ret.push([...document.querySelectorAll('#services li')].pop().textContent.split(' ').slice(2).join(' '));
+        details = {holders: [], queue: Array.from({length: 1000}, () => ({note: 'w', since_ms: null})), more: 7, at: 0};
+        const parts = tree();
+        ret.push(parts[0].textContent, parts[1].lastChild.textContent);
+        locks.clear();
+        was[1].forEach((l, name) => locks.set(name, l));
+        [services, , details, chosen] = was;
+        arrange(); drawServices();
+        return ret;""")
+    want = ["The locks are being listed.", "3 locks so far: they are being listed", "3 locks are held",
+            "1 lock is held; 1 of 2 services do not answer", "1 held", "Waiting: 1007, the next one first", "and 807 more"]
+    for is_, should in zip(said, want):
+        check(is_ == should, should, is_)
+
+
 def stale_question():
     """A question that was asked of one run of the server is not answered by another."""
     second = "sqlite:%s/b.db" % tmp
@@ -388,6 +450,8 @@ try:
     keyboard()
     queue()
     breaks()
+    breaks_one_of_several()
+    says_what_it_knows()
     page.set_window_size(420, 860)
     check(eventually(lambda: not page.find_element(By.CSS_SELECTOR, ".head").is_displayed()), "a telephone gets two lines a lock")
     wide = page.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")

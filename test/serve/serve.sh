@@ -50,6 +50,11 @@ timeout 5 curl -sN "$at/events" >"$tmp/events" 2>/dev/null
 has 'a stream begins with the whole table' '{"reset":true,"locks":[{' "$(head -c 200 "$tmp/events")"
 has 'which has both' 'job/2' "$(cat "$tmp/events")"
 has 'the holders of one can be had' '"status":"ok"' "$(get "$at/api/holders?service=0&key=job/1")"
+holders=$(get "$at/api/holders?service=1&key=job/2")
+number=$(get "$at/api/locks" | sed -n 's/.*"id": \([0-9]*\), "service": 1, "key": "job\/2".*/\1/p')
+has 'with the names that the table has' "[{\"id\": $number, \"service\": 1, \"key\": \"job/2\"" "$holders"
+has 'and how many waiters are left out' '"queue":[],"queue_not_shown":0' "$holders"
+is 'both services were listed' 2 "$(get "$at/api/locks" | grep -o '"listed":true' | wc -l)"
 is 'all services answer' 200 "$(code "$at/healthz")"
 kill $two
 wait $two 2>/dev/null

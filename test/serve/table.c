@@ -99,6 +99,54 @@ TEST(a_permit_is_handed_over_where_all_were_taken)
     CHECK_EQ(service->handovers, 1);
 }
 
+/* Listings tell the fence of one who is there, observers the greatest that they were
+ * told: they differ for good when the newest has left. */
+TEST(a_fence_that_goes_back_and_forth_is_neither_a_grant_nor_an_end)
+{
+    const struct serve_service *service = &serve_table.services[0];
+
+    for (int permits = 0; permits <= 3; permits += 3) {
+        serve_table_init(1);
+        memset(&serve_table.services[0], 0, sizeof(serve_table.services[0]));
+        hold(1, permits, 1);
+        hold(2, permits, 2);
+        hold(1, permits, 1);
+        for (int i = 0; i < 3; i++) {
+            hold(1, permits, 2);
+            hold(1, permits, 1);
+        }
+        CHECK_EQ(service->grants, 2);
+        CHECK_EQ(service->hold.count, 1);
+        hold(1, permits, 3); /* Somebody else has it. */
+        CHECK_EQ(service->grants, 3);
+        CHECK_EQ(service->hold.count, 2);
+        hold(0, permits, 0);
+        hold(1, permits, 2); /* A service that has begun again. */
+        hold(1, permits, 3);
+        CHECK_EQ(service->grants, 5);
+        hold(0, permits, 0);
+    }
+}
+
+TEST(a_hold_ends_with_whoever_was_shown_though_the_fence_stays)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    serve_table_init(1);
+    hold(1, 0, 1);
+    hold(2, 0, 2);
+    info.held = info.shared = true;
+    info.holders = 1;
+    info.fence = 2;
+    snprintf(info.owner, sizeof(info.owner), "one who stays");
+    serve_table_change(0, "k", &info, 0);
+    CHECK_EQ(serve_table.services[0].hold.count, 1);
+    info.fence = 1;
+    serve_table_change(0, "k", &info, 1);
+    CHECK_EQ(serve_table.services[0].hold.count, 1);
+    CHECK_EQ(serve_table.services[0].grants, 2);
+}
+
 /* Somebody alone holds "k", and so much of the lease is left. */
 static void lease(int64_t left_ms, int64_t since_ms, unsigned mark)
 {
@@ -213,6 +261,62 @@ TEST(what_is_not_known_has_no_series)
     CHECK(strstr(text, "\nholdfast_lock_waiters{") == NULL);
     CHECK(strstr(text, "\nholdfast_lease_left_seconds{") == NULL);
     free(text);
+}
+
+/* Is this in what the page is told of the services? */
+static bool told(const char *what)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    bool ret;
+
+    CHECK(out != NULL);
+    serve_json_services(out);
+    CHECK_EQ(fclose(out), 0);
+    ret = strstr(text, what) != NULL;
+    free(text);
+    return ret;
+}
+
+TEST(nobody_is_said_to_wait_for_nothing_where_that_is_not_known)
+{
+    struct hf_info info = HF_INFO_INIT;
+
+    begin();
+    CHECK(told("\"waiters\":0,"));
+    info.held = true;
+    info.holders = 1;
+    info.waiters = -1;
+    serve_table_change(0, "k", &info, 1);
+    CHECK(told("\"waiters\":null,"));
+    info.waiters = 2;
+    serve_table_change(0, "k", &info, 1);
+    CHECK(told("\"waiters\":2,"));
+}
+
+TEST(streams_are_told_when_all_was_listed)
+{
+    uint64_t version;
+
+    begin();
+    lease(30000, 5, 1);
+    CHECK(told("\"listed\":false,"));
+    version = serve_table.version;
+    serve_table_sweep(0, 1);
+    CHECK(told("\"listed\":true,"));
+    CHECK(serve_table.version > version);
+    version = serve_table.version;
+    serve_table_sweep(0, 1);
+    CHECK_EQ(serve_table.version, version);
+}
+
+TEST(a_lock_has_a_number_while_it_is_known)
+{
+    begin();
+    CHECK_EQ(serve_table_id(0, "k"), 0);
+    lease(30000, 5, 1);
+    CHECK_EQ(serve_table_id(0, "k"), serve_table.last->id);
 }
 
 TEST(a_service_of_which_nothing_is_known_now_has_no_gauges)
