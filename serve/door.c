@@ -95,16 +95,20 @@ void serve_door_end(void **context)
     *context = NULL;
 }
 
-static void door_set(struct MHD_Connection *connection, enum door_state state)
+static struct door *door_of(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct door *door = info ? info->socket_context : NULL;
 
-    if (!door)
-        return;
+    return info ? info->socket_context : NULL;
+}
+
+static void door_set(struct MHD_Connection *connection, enum door_state state)
+{
+    struct door *door = door_of(connection);
+
     pthread_mutex_lock(&door_mu);
-    if (door->state != DOOR_GOES) {
+    if (door && door->state != DOOR_GOES) {
         door->state = state;
         door->since = serve_now();
     }
@@ -124,14 +128,11 @@ void serve_door_reads(struct MHD_Connection *connection, bool stream)
 /* It was answered; nothing else that it says counts. */
 void serve_door_closes(struct MHD_Connection *connection)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct door *door = info ? info->socket_context : NULL;
+    struct door *door = door_of(connection);
 
-    if (!door)
-        return;
     pthread_mutex_lock(&door_mu);
-    door_close(door);
+    if (door)
+        door_close(door);
     pthread_mutex_unlock(&door_mu);
 }
 

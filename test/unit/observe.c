@@ -210,23 +210,33 @@ TEST(what_cannot_be_observed_now_is_polled_and_observed_later)
     far_end(client);
 }
 
-/* A follower goes on telling of the first holder. */
-TEST(an_old_answer_is_not_told)
+/* An observer has been told of the second holder, whose lock *ret is, and a
+ * follower goes on telling of the first. */
+static hf_observer *ob_start_behind(hf_client *client, hf_lock **ret)
 {
-    hf_client *client = ob_client();
     struct hf_change last = HF_CHANGE_INIT;
     hf_observer *observer;
     hf_lock *lk = far_lock(client, "k", 60000);
-    int looks;
 
     ob_first = (struct hf_info)HF_INFO_INIT;
     CHECK_OK(hf_inspect(client, "k", &ob_first, &t_err));
     CHECK_OK(hf_release(lk, &t_err));
-    lk = far_lock(client, "k", 60000);
+    *ret = far_lock(client, "k", 60000);
     observer = ob_start(client, "k", 0);
     t_poll_until(hf_observer_next(observer, &last), 20000);
-    CHECK_EQ(last.info.fence, hf_fence(lk));
+    CHECK_EQ(last.info.fence, hf_fence(*ret));
     atomic_store(&ob_old, true);
+    return observer;
+}
+
+TEST(an_old_answer_is_not_told)
+{
+    struct hf_change last = HF_CHANGE_INIT;
+    hf_client *client = ob_client();
+    hf_lock *lk;
+    hf_observer *observer = ob_start_behind(client, &lk);
+    int looks;
+
     looks = atomic_load(&ob_looks);
     CHECK_OK(hf_release(lk, &t_err));
     t_poll_until(atomic_load(&ob_looks) > looks + 3, 20000);
@@ -241,19 +251,11 @@ TEST(an_old_answer_is_not_told)
 
 TEST(a_service_that_has_lost_its_data_is_believed)
 {
-    hf_client *client = ob_client();
     struct hf_change last = HF_CHANGE_INIT;
-    hf_observer *observer;
-    hf_lock *lk = far_lock(client, "k", 60000);
+    hf_client *client = ob_client();
+    hf_lock *lk;
+    hf_observer *observer = ob_start_behind(client, &lk);
 
-    ob_first = (struct hf_info)HF_INFO_INIT;
-    CHECK_OK(hf_inspect(client, "k", &ob_first, &t_err));
-    CHECK_OK(hf_release(lk, &t_err));
-    lk = far_lock(client, "k", 60000);
-    observer = ob_start(client, "k", 0);
-    t_poll_until(hf_observer_next(observer, &last), 20000);
-    CHECK_EQ(last.info.fence, hf_fence(lk));
-    atomic_store(&ob_old, true);
     CHECK_OK(hf_release(lk, &t_err));
     t_poll_until(hf_observer_next(observer, &last), 60000);
     CHECK(last.info.held);
