@@ -742,8 +742,8 @@ enum { HF_PREFIX = 1 << 0 }; /* the key is a prefix; "" is every key */
  * The present state comes first; of a key that nobody holds too, and of a
  * prefix the locks that are held.  Then comes another holder, nobody, another
  * mode, number of holders or mark.  Changes may be merged, and the last one is
- * always told; fences never go back.  That of a free key is the greatest that
- * was seen: where the service forgets it, later grants may have come and gone
+ * always told; fences never go back, unless the service has lost its data.  That
+ * of a free key, and of one that several hold, is the greatest that was seen: where the service forgets it, later grants may have come and gone
  * unseen.  It goes on when the service cannot be reached for a while.  HF_CHANGED
  * says when to call hf_observer_next(), and whether the service answers; its
  * `user` is this one.  Any number of observers of one key cost the service no

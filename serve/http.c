@@ -198,6 +198,10 @@ static struct http_answer http_act(struct MHD_Connection *connection,
          (!http_number(http_query(connection, "fence"), &fence) || fence == 0)))
         return http_refuse(MHD_HTTP_BAD_REQUEST,
                            "service, key or fence is missing or wrong\n");
+    if (http_opts->prefix &&
+        strncmp(key, http_opts->prefix, strlen(http_opts->prefix)) != 0)
+        return http_refuse(MHD_HTTP_NOT_FOUND,
+                           "this key is not shown here: see --prefix\n");
     if (!serve_gate_service(connection, (int)service, breaks))
         return http_refuse(MHD_HTTP_CONFLICT,
                            "this is not the service that was shown: look "

@@ -212,10 +212,10 @@ static int64_t table_grants(const struct serve_lock *lock,
 
     if (!now->held)
         return 0;
-    if (!old->held)
+    if (!old->held || (!table_together(old, now) && now->fence != old->fence))
         return now->holders > 1 ? now->holders : 1;
     if (!table_together(old, now))
-        return now->fence != old->fence;
+        return 0;
     if (more != 0)
         return more > 0 ? more : 0;
     return now->fence > lock->newest;

@@ -40,6 +40,7 @@ struct hfi_seen {
     uint64_t pinned;   /* the last clearance that had to leave it */
     int64_t at;        /* when `info` was read */
     int64_t old_since; /* answers have been old; 0: the last was not */
+    int64_t old_at;    /* the last that was */
     int64_t pause_ms;  /* before the next look, where a lease seems over */
     bool known;        /* `info` has been read */
     bool asked;        /* it was asked for, and there is no answer yet */

@@ -43,8 +43,10 @@
 #define PAUSE_MIN_MS 50
 #define PAUSE_MAX_MS 5000
 
-/* No answer is older than this.  seen.c (2) */
-#define SEEN_OLD_MS 10000
+/* No answer is older than this; and those that tell of a loss together are no
+ * farther apart.  seen.c (2) */
+#define SEEN_OLD_MS       10000
+#define SEEN_OLD_APART_MS 60000
 
 /* An end that was told in whole milliseconds has come by then. */
 #define LAPSE_MS 10
@@ -86,18 +88,23 @@ static bool seen_differs(const struct hf_info *a, const struct hf_info *b)
            strcmp(a->owner, b->owner) != 0 || strcmp(a->note, b->note) != 0;
 }
 
-/* seen.c (2) */
+/* seen.c (2).  That there is no fence says nothing of it. */
 static bool seen_is_old(struct hfi_seen *seen, const struct hf_info *info)
 {
-    bool old = info->fence && info->fence < seen->fence && !info->shared &&
-               !info->permits && !HFI_MUTANT(observer_fence_goes_back);
+    int64_t now = hfi_now();
 
-    if (!old)
+    if (!info->fence || info->shared || info->permits ||
+        HFI_MUTANT(observer_fence_goes_back))
+        return false;
+    if (info->fence >= seen->fence) {
         seen->old_since = 0;
-    else if (!seen->old_since)
-        seen->old_since = hfi_now();
-    if (!old || hfi_now() - seen->old_since < SEEN_OLD_MS)
-        return old;
+        return false;
+    }
+    if (!seen->old_since || now - seen->old_at > SEEN_OLD_APART_MS)
+        seen->old_since = now;
+    seen->old_at = now;
+    if (now - seen->old_since < SEEN_OLD_MS)
+        return true;
     seen->fence = 0;
     return false;
 }
@@ -160,18 +167,19 @@ bool hfi_seen_read(struct hf_client *c, struct hfi_observed *o,
                    struct hfi_seen *seen, const struct hf_info *info)
 {
     bool changed, first = !seen->known;
+    struct hf_info told = *info;
 
     if (seen_is_old(seen, info))
         return false;
+    if (told.fence < seen->fence && !HFI_MUTANT(observer_fence_goes_back))
+        told.fence = seen->fence;
     if (!info->held && seen->info.held && HFI_MUTANT(observer_misses_nobody))
         return true;
     changed = first ? info->held || hfi_seen_is_new(o, info)
-                    : seen_differs(&seen->info, info);
-    seen->info = *info;
+                    : seen_differs(&seen->info, &told);
+    seen->info = told;
     seen->known = true;
     seen->at = hfi_now();
-    if (info->fence < seen->fence && !HFI_MUTANT(observer_fence_goes_back))
-        seen->info.fence = seen->fence;
     seen->fence = seen->info.fence;
     seen_lapses(o, seen, changed || first);
     if (changed || (first && !o->base.prefix))

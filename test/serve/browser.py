@@ -225,7 +225,9 @@ def queue():
         people.append(subprocess.Popen(words + [note, "line", "--", "sleep", "100"]))
         check(eventually(lambda: len(page.find_elements(By.CSS_SELECTOR, "#details .queue li")) == n + 1),
               "waiter %d appears by itself" % (n + 1), text("#details"))
-    names = [e.text.split("\n")[0] for e in page.find_elements(By.CSS_SELECTOR, "#details .queue li")]
+    # In one step: ages are drawn anew each second.
+    names = page.execute_script(
+        "return [...document.querySelectorAll('#details .queue li')].map(e => e.innerText.split('\\n')[0])")
     check(names == [hostile, "second"], "the queue has names, in order, as text", names)
     check(page.title == "holdfast" and not page.find_elements(By.CSS_SELECTOR, "#details img"), "and as nothing else")
     people[0].terminate()

@@ -127,6 +127,14 @@ wait $three
 is 'its holder has lost it' 79 $?
 ends
 
+# What is not shown can neither be asked for nor broken.
+begin -u "file:$tmp/locks" --allow-break --prefix pub/
+is 'who holds a lock that is not shown' 404 "$(code "$at/api/holders?service=0&key=victim")"
+is 'nor can that be broken' 404 \
+    "$(code -X POST -H 'X-Holdfast: break' "$at/api/break?run=$(run)&$what&fence=$fence")"
+is 'but of one below the prefix' 200 "$(code "$at/api/holders?service=0&key=pub/x")"
+ends
+
 # Whoever lists processes sees no password, and the services are asked with it.
 begin -u "file:$tmp/locks?t%74l=7m" -u redis://u:S3CRET@127.0.0.1:1 "--url=mysql://u:S3CRET@127.0.0.1:1/d" \
     -umysql://127.0.0.1:1/d?password=S3CRET -u redis//u:S3CRET@h -u u:S3CRET@h -u redis:S3CRET@h \

@@ -128,6 +128,18 @@ TEST(a_fence_that_goes_back_and_forth_is_neither_a_grant_nor_an_end)
     }
 }
 
+TEST(each_of_several_who_follow_one_alone_is_a_grant)
+{
+    const struct serve_service *service = &serve_table.services[0];
+
+    serve_table_init(1);
+    memset(&serve_table.services[0], 0, sizeof(serve_table.services[0]));
+    hold(1, 0, 1);
+    hold(2, 3, 3);
+    CHECK_EQ(service->grants, 3);
+    hold(0, 0, 0);
+}
+
 TEST(a_hold_ends_with_whoever_was_shown_though_the_fence_stays)
 {
     struct hf_info info = HF_INFO_INIT;

@@ -210,9 +210,10 @@ TEST(what_cannot_be_observed_now_is_polled_and_observed_later)
     far_end(client);
 }
 
-/* An observer has been told of the second holder, whose lock *ret is, and a
- * follower goes on telling of the first. */
-static hf_observer *ob_start_behind(hf_client *client, hf_lock **ret)
+/* An observer has been told of the second holder, whose lock *ret is, and the
+ * service goes on telling of the first, as of one who shares the lock or not. */
+static hf_observer *ob_start_behind(hf_client *client, bool shared,
+                                    hf_lock **ret)
 {
     struct hf_change last = HF_CHANGE_INIT;
     hf_observer *observer;
@@ -225,6 +226,7 @@ static hf_observer *ob_start_behind(hf_client *client, hf_lock **ret)
     observer = ob_start(client, "k", 0);
     t_poll_until(hf_observer_next(observer, &last), 20000);
     CHECK_EQ(last.info.fence, hf_fence(*ret));
+    ob_first.shared = shared;
     atomic_store(&ob_old, true);
     return observer;
 }
@@ -234,7 +236,7 @@ TEST(an_old_answer_is_not_told)
     struct hf_change last = HF_CHANGE_INIT;
     hf_client *client = ob_client();
     hf_lock *lk;
-    hf_observer *observer = ob_start_behind(client, &lk);
+    hf_observer *observer = ob_start_behind(client, false, &lk);
     int looks;
 
     looks = atomic_load(&ob_looks);
@@ -249,12 +251,39 @@ TEST(an_old_answer_is_not_told)
     far_end(client);
 }
 
+/* The newest of several holders has left: the fence of the other is smaller. */
+TEST(one_who_stays_of_several_is_told_once)
+{
+    struct hf_change last = HF_CHANGE_INIT;
+    hf_client *client = ob_client();
+    hf_lock *lk;
+    hf_observer *observer = ob_start_behind(client, true, &lk);
+    int told = 0;
+
+    for (int i = 0; i < 4; i++) {
+        int looks = atomic_load(&ob_looks);
+
+        hfi_changed(ob_conn, ob_last, NULL);
+        t_poll_until(atomic_load(&ob_looks) > looks, 20000);
+        t_poll_until((told += hf_observer_next(observer, &last)) > 0, 20000);
+    }
+    while (hf_observer_next(observer, &last))
+        told++;
+    CHECK_EQ(told, 1);
+    CHECK(last.info.shared);
+    CHECK_EQ(last.info.fence, hf_fence(lk));
+    atomic_store(&ob_old, false);
+    CHECK_OK(hf_release(lk, &t_err));
+    hf_observe_stop(observer);
+    far_end(client);
+}
+
 TEST(a_service_that_has_lost_its_data_is_believed)
 {
     struct hf_change last = HF_CHANGE_INIT;
     hf_client *client = ob_client();
     hf_lock *lk;
-    hf_observer *observer = ob_start_behind(client, &lk);
+    hf_observer *observer = ob_start_behind(client, false, &lk);
 
     CHECK_OK(hf_release(lk, &t_err));
     t_poll_until(hf_observer_next(observer, &last), 60000);
