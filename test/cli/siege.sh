@@ -19,7 +19,7 @@ hold() { "$hf" run --note "$1" "$2" -- sleep 1000 & }
 whole() {
     screen >"$tmp/screen"
     [ "$(wc -l <"$tmp/screen")" -eq 24 ] &&
-        sed -n 1p "$tmp/screen" | grep -q '^[0-9]* locks, ' &&
+        sed -n 1p "$tmp/screen" | grep -q '^[0-9]* locks*, ' &&
         sed -n 2p "$tmp/screen" | grep -q '^AGE *LEASE *WAIT MODE *KEY *HOLDER' &&
         sed -n 24p "$tmp/screen" | grep -q '^q quit'
 }

@@ -33,6 +33,7 @@ TEST(a_timeout_does_not_come_early_and_leaves_nothing)
     hf_client *a = conf_open(), *b = conf_open();
     hf_lock *lk = conf_try(a, key, NULL), *none = NULL;
 
+    conf_look(b, key); /* It is connected. */
     for (int i = 0; i < 9; i++) {
         struct hf_lock_opts opts = conf_opts(0, flags[i % 3]);
         int64_t wait_ms = 1 + i * 37, began = t_now_ms(), took;
