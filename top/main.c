@@ -519,6 +519,10 @@ static int top_parse(int argc, char **argv, struct top_opts *o, struct top *top)
         return top_wrong("there is one PREFIX at most");
     if (o->json && !o->once)
         return top_wrong("--json goes with --once");
+    if (optind < argc && cli_url_secret(argv[optind])) {
+        cli_url_wipe(argv[optind]); /* It would be shown, and in ps(1). */
+        return top_wrong("PREFIX is a URL with a password: give it with -u");
+    }
     if (optind < argc)
         top->prefix = argv[optind];
     return -1;

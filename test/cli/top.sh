@@ -24,6 +24,8 @@ exits 'without a terminal there is no screen' 64 "$hf" top
 has 'and the message says what to do' 'use --once' "$said"
 exits 'a wrong option is refused' 64 "$hf" top --nonsense
 exits 'and two prefixes' 64 "$hf" top a b
+exits 'and a URL where a prefix belongs' 64 "$hf" top --once redis://u:S3CRET@127.0.0.1:1
+is 'whose password is not shown' 0 "$(printf '%s\n' "$said" | grep -c S3CRET)"
 exits 'and an interval that is none' 64 "$hf" top -i soon
 exits 'and a URL that is none' 78 "$hf" top -u nosuch:thing
 for url in 'redis//user:S3CRET@host' 'u:S3CRET@h' 'redis://user:S3CRET/0' \
