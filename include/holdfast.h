@@ -743,11 +743,11 @@ enum { HF_PREFIX = 1 << 0 }; /* the key is a prefix; "" is every key */
  * prefix the locks that are held.  Then comes another holder, nobody, another
  * mode, number of holders or mark.  Changes may be merged, and the last one is
  * always told; fences never go back, unless the service has lost its data.  That
- * of a free key, and of one that several hold, is the greatest that was seen: where the service forgets it, later grants may have come and gone
- * unseen.  It goes on when the service cannot be reached for a while.  HF_CHANGED
- * says when to call hf_observer_next(), and whether the service answers; its
- * `user` is this one.  Any number of observers of one key cost the service no
- * more than one. */
+ * of a free key, and of one that several hold, is the greatest that was seen:
+ * where the service forgets it, later grants may have come and gone unseen.  It
+ * goes on when the service cannot be reached for a while.  HF_CHANGED says when
+ * to call hf_observer_next(), and whether the service answers; its `user` is this
+ * one.  Any number of observers of one key cost the service no more than one. */
 HF_CHECK hf_status hf_observe_start(hf_client *client, const char *key,
                                     unsigned flags, void *user,
                                     hf_observer **ret, struct hf_error *err);

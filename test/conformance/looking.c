@@ -118,19 +118,6 @@ static void *come_and_go(void *arg)
     return NULL;
 }
 
-/* Nodes that must agree on the holder may not do so while it changes: that shows
- * nothing, and it is looked again. */
-static struct hf_info look_until_told(hf_client *client, const char *key)
-{
-    struct hf_info info = HF_INFO_INIT;
-    hf_status st = HF_UNAVAILABLE;
-
-    for (int i = 0; i < 20 && st == HF_UNAVAILABLE; i++)
-        st = hf_inspect(client, key, &info, &t_err);
-    CHECK_OK(st);
-    return info;
-}
-
 TEST(looking_while_it_changes_hands_shows_one_or_the_other)
 {
     const char *key = conf_key("k");
@@ -143,7 +130,7 @@ TEST(looking_while_it_changes_hands_shows_one_or_the_other)
     for (int i = 0; i < 2; i++)
         threads[i] = conf_thread(come_and_go, arg);
     for (int i = 0; i < conf_times(3000, 500); i++) {
-        struct hf_info info = look_until_told(client, key);
+        struct hf_info info = conf_look(client, key);
 
         /* One holder's note is one letter, again and again. */
         if (info.held && info.owner[0])

@@ -32,8 +32,9 @@
 
 #include "base/banned.h"
 
-/* The pauses before a look is taken again for a fence: 1 ms, 2 ms, 4 ms, ...; and
- * how long no look waits after one that has waited in vain. */
+/* The pauses before a look is taken again, for a fence or for nodes that do not
+ * agree: 1 ms, 2 ms, 4 ms, ...; and how long no look waits for a fence after one
+ * that has waited in vain. */
 #define PENDING_MAX_MS 32
 #define PENDING_GAP_MS 500
 
@@ -584,33 +585,49 @@ static void look_end(struct look *look)
     redis_batch_free(&look->batch);
 }
 
-static hf_status look_at(struct redlock_conn *rl, const char *const *keys,
-                         int n, bool sure, struct hf_info *ret,
-                         int64_t deadline, struct hf_error *err)
+/* True if a majority has answered, and does not agree as `sure` wants it. */
+static bool look_at(struct redlock_conn *rl, const char *const *keys, int n,
+                    bool sure, struct hf_info *ret, hf_status *st,
+                    int64_t deadline, struct hf_error *err)
 {
     struct look look;
-    hf_status st = look_begin(&look, rl, keys, n, !sure, deadline, err);
     int i;
 
-    for (i = 0; !st && i < n; i++)
-        st = inspect_read(&look.round, i, look.answered, sure, &ret[i], err);
+    *st = look_begin(&look, rl, keys, n, !sure, deadline, err);
+    for (i = 0; !*st && i < n; i++)
+        *st = inspect_read(&look.round, i, look.answered, sure, &ret[i], err);
     look_end(&look);
-    return st;
+    return *st == HF_UNAVAILABLE && look.answered >= rl->majority;
 }
 
 hf_status redlock_look(struct redlock_conn *rl, const char *const *keys, int n,
                        struct hf_info *ret, int64_t deadline,
                        struct hf_error *err)
 {
-    return look_at(rl, keys, n, false, ret, deadline, err);
+    hf_status st;
+
+    look_at(rl, keys, n, false, ret, &st, deadline, err);
+    return st;
 }
 
+/* Nodes that do not agree may have been asked while the lock changed hands, and do
+ * so a moment later. */
 hf_status redlock_inspect(struct hfi_conn *conn, const char *key,
                           struct hf_info *ret, int64_t deadline,
                           struct hf_error *err)
 {
-    return look_at((struct redlock_conn *)conn, &key, 1, true, ret, deadline,
-                   err);
+    struct redlock_conn *rl = (struct redlock_conn *)conn;
+    const struct hf_info empty = *ret;
+    int64_t pause = 1;
+    hf_status st;
+
+    while (look_at(rl, &key, 1, true, ret, &st, deadline, err) &&
+           pause <= PENDING_MAX_MS && hfi_left_ms(deadline) > pause) {
+        pending_pause(rl, hfi_now() + pause);
+        pause *= 2;
+        *ret = empty;
+    }
+    return st;
 }
 
 /* Nothing is told of a key of which nothing is known. */
